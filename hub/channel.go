@@ -3,6 +3,7 @@ package hub
 import (
 	"errors"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -28,8 +29,9 @@ const chunkSize = 64
 type channel struct {
 	name string
 
-	// order is held while one publication is queued to everyone, so that all see the same order. It is never held during I/O.
+	// order is held while one publication is queued to everyone, so that all see the same order. It is never held during I/O. seq numbers the publications.
 	order sync.Mutex
+	seq   atomic.Uint64
 
 	mu    sync.Mutex // guards below; taken after a connection's lock, never before
 	table atomic.Pointer[[]*chunk]
@@ -49,22 +51,19 @@ type Sub struct {
 	conn  *Conn
 	ch    *channel
 	chunk *chunk // guarded by ch.mu
+	since uint64 // the last publication that began before it joined: one who leaves and joins again meanwhile must not get it twice
 
 	// Guarded by conn.mu.
-	marker  *frame // stands in the queue where publications are missing
-	dropped uint32 // publications dropped since the marker was put
-	mask    Mask
-	left    bool
+	marker *frame // the mark at the end of the queue, if no publication of the channel stands behind it
+	mask   Mask
+	left   bool
 }
 
 // add makes s a member.
 func (ch *channel) add(s *Sub) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	ch.addLocked(s)
-}
-
-func (ch *channel) addLocked(s *Sub) {
+	s.since = ch.seq.Load()
 	var k *chunk
 	if n := len(ch.room); n > 0 {
 		k = ch.room[n-1]
@@ -121,14 +120,26 @@ func (ch *channel) remove(s *Sub) int {
 	return ch.n
 }
 
+// rebuildLocked packs the members of a sparse table into a new one, which replaces it at once: a fan-out that begins meanwhile misses nobody.
 func (ch *channel) rebuildLocked(old []*chunk) {
-	ch.table.Store(nil)
-	ch.room, ch.n = nil, 0
+	all := make([]*Sub, 0, ch.n)
 	for _, k := range old {
-		for _, s := range *k.subs.Load() {
-			ch.addLocked(s)
-		}
+		all = append(all, *k.subs.Load()...)
 	}
+	table := make([]*chunk, 0, len(all)/chunkSize+1)
+	ch.room = nil
+	for part := range slices.Chunk(all, chunkSize) {
+		k := &chunk{inRoom: len(part) < chunkSize}
+		k.subs.Store(new(slices.Clone(part)))
+		for _, s := range part {
+			s.chunk = k
+		}
+		if k.inRoom {
+			ch.room = append(ch.room, k)
+		}
+		table = append(table, k)
+	}
+	ch.table.Store(&table)
 }
 
 func (ch *channel) size() int {

@@ -3,6 +3,7 @@ package hub
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,7 @@ var ErrQueueFull = errors.New("hub: queue full")
 type Handler interface {
 	// Message gets each text or binary message in order, on the connection's event loop: it must not block, and data is valid only until it returns.
 	Message(c *Conn, binary bool, data []byte)
-	// Closed is called once, on the task pool, when the connection has left all its channels and its last task has returned.
+	// Closed is called once, on the task pool, when the connection has left all its channels and its last task and the last call of Message have returned.
 	Closed(c *Conn, reason Reason)
 }
 
@@ -64,10 +65,10 @@ type Conn struct {
 
 	mu        sync.Mutex // guards below; held for moments, never during I/O
 	state     connState
-	dirty     bool   // on the worker's list
+	dirty     bool   // on the worker's list, or being written
 	blocked   bool   // the kernel takes no more; waits to be writable
-	writing   bool   // portable path: a writer goroutine runs
-	dropRun   uint16 // publications dropped since the queue was last empty
+	handling  bool   // the handler has a message
+	dropRun   uint32 // publications dropped since the queue was last empty
 	inflight  int32  // bytes taken by the worker and not yet by the kernel
 	inflightN int32  // the same in frames
 	waitSince int64  // when the kernel last took something while blocked, or when closing began
@@ -86,10 +87,11 @@ type remainder struct {
 }
 
 type closing struct {
-	reason  Reason
-	sent    bool // a close frame was queued
-	flushed bool // everything is written and our half is shut
-	told    bool // the handler was told, or is being told
+	reason   Reason
+	left     bool // it has left its channels
+	answered bool // the peer's close frame has come
+	flushed  bool // everything is written
+	told     bool // the handler was told, or is being told
 }
 
 type idleLimit struct {
@@ -110,12 +112,28 @@ func (c *Conn) Handler() Handler { return c.handler }
 // SetIdle closes the connection with code and text when no message (pings and pongs do not count) has come for d. It replaces the earlier limit; zero removes it.
 func (c *Conn) SetIdle(d time.Duration, code uint16, text string) {
 	c.lastMsg.Store(c.hub.now())
-	c.idle.Store(c.hub.idleLimit(d, code, text))
+	if d <= 0 {
+		c.idle.Store(nil)
+		return
+	}
+	c.idle.Store(&idleLimit{d, code, text})
+}
+
+// SetMask says which broadcasts reach the connection: those that have a bit in common with m. Before it is called all of them do.
+func (c *Conn) SetMask(m Mask) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.self.mask = m
 }
 
 // Send queues one text message for this connection alone. With the queue full it closes the connection and returns [ErrQueueFull]: an answer is never dropped silently.
+// A message that no queue could hold is refused with [ErrTooLarge], and the connection stays.
 func (c *Conn) Send(payload []byte) error {
-	return c.sendFrame(&frame{data: textFrame(payload)})
+	data, err := c.hub.textFrame(payload)
+	if err != nil {
+		return err
+	}
+	return c.sendFrame(&frame{data: data})
 }
 
 func (c *Conn) sendFrame(f *frame) error {
@@ -141,6 +159,19 @@ func (c *Conn) sendFrame(f *frame) error {
 	return nil
 }
 
+// ping queues a ping. It may exceed the bound, since a policy that drops keeps a connection whose queue is full, but at most one waits.
+func (c *Conn) ping() {
+	c.mu.Lock()
+	if c.closing == nil && !c.queue.holds(pingFrame) {
+		c.queue.push(pingFrame)
+	}
+	wake := c.wantsFlushLocked()
+	c.mu.Unlock()
+	if wake {
+		c.worker.add(c)
+	}
+}
+
 // fitsLocked reports whether one more frame of n bytes is within the bounds. What the worker holds counts.
 func (c *Conn) fitsLocked(n int) bool {
 	return int(c.queue.n+c.inflightN) < c.hub.opts.QueueMessages &&
@@ -149,75 +180,58 @@ func (c *Conn) fitsLocked(n int) bool {
 
 // wantsFlushLocked marks the connection dirty and reports whether the caller must put it on the worker's list.
 func (c *Conn) wantsFlushLocked() bool {
-	if c.dirty || c.blocked || c.writing {
+	if c.dirty || c.blocked {
 		return false
 	}
 	c.dirty = true
 	return true
 }
 
-// deliverLocked queues a publication for a member, as its policy says. It reports whether it was queued, and what it cost.
+// deliverLocked queues a publication for a member, as its policy says, and counts what it cost.
 func (c *Conn) deliverLocked(s *Sub, f *frame, st *fanStats) {
-	if f.policy == Latest && c.queue.n > 0 && c.queue.replace(f) {
-		st.conflated++
-		return
-	}
-	if c.fitsLocked(len(f.data)) {
-		if s.dropped > 0 && s.marker == nil {
-			c.markLocked(s)
+	if f.policy == Latest {
+		if i := c.queue.find(f); i >= 0 {
+			st.conflated++
+			if old := *c.queue.at(i); int(c.queue.bytes+c.inflight)+len(f.data)-len(old.data) <= c.hub.opts.QueueBytes {
+				c.queue.set(i, f)
+				st.queued++
+				return
+			}
+			c.queue.remove(i)
 		}
-		c.queue.push(f)
-		st.queued++
-		return
 	}
-	switch f.policy {
-	case Disconnect:
-		c.overflowLocked()
+	for !c.fitsLocked(len(f.data)) {
+		switch {
+		case f.policy == Disconnect:
+			c.overflowLocked()
+			st.dropped++
+			return
+		case f.policy == DropNewest || !c.queue.removeOldest(s, c.hub.opts.Skipped != nil):
+			st.dropped++
+			c.missLocked(s)
+			return
+		}
 		st.dropped++
-	case DropOldest, Latest:
-		c.dropOldestLocked(s, f, st)
-	default:
-		c.dropNewestLocked(s, st)
+		// A mark may have taken the place of what was removed, so one more may have to go.
 	}
+	c.queue.push(f)
+	s.marker = nil // what is missed from here on gets a mark behind f
+	st.queued++
 }
 
-func (c *Conn) dropNewestLocked(s *Sub, st *fanStats) {
-	if s.marker == nil {
-		c.markLocked(s)
+// missLocked counts a publication that s misses, in a mark at the end of the queue. Marks may exceed the bound: of those that do, there is one for each membership.
+func (c *Conn) missLocked(s *Sub) {
+	if c.hub.opts.Skipped != nil {
+		if s.marker == nil {
+			s.marker = &frame{skip: s}
+			c.queue.push(s.marker)
+		}
+		s.marker.missed++
 	}
-	s.dropped++
-	st.dropped++
 	c.dropRun++
 	if limit := c.hub.opts.MaxDropped; limit > 0 && int(c.dropRun) >= limit {
 		c.overflowLocked()
 	}
-}
-
-func (c *Conn) dropOldestLocked(s *Sub, f *frame, st *fanStats) {
-	for !c.fitsLocked(len(f.data)) {
-		var mark *frame
-		if s.marker == nil {
-			mark = &frame{skip: s}
-		}
-		if !c.queue.removeOldest(s.ch, mark) {
-			c.dropNewestLocked(s, st)
-			return
-		}
-		if mark != nil {
-			s.marker = mark
-		}
-		s.dropped++
-		st.dropped++
-		// A mark takes the place of what it stands for, so one more may have to go.
-	}
-	c.queue.push(f)
-	st.queued++
-}
-
-// markLocked puts the mark of missing publications at the end of the queue. Marks are beyond the bound: there is at most one for each membership.
-func (c *Conn) markLocked(s *Sub) {
-	s.marker = &frame{skip: s}
-	c.queue.push(s.marker)
 }
 
 // overflowLocked gives up on a connection that is too slow: what waits is dropped at once, the worker does the rest.
@@ -236,7 +250,7 @@ func (c *Conn) Close(code uint16, text string) {
 	c.shut(Reason{Code: code, Text: text}, true)
 }
 
-// shut begins the end of a connection.
+// shut begins the end of a connection. After an overflow the reason is that one.
 func (c *Conn) shut(reason Reason, sendClose bool) {
 	c.mu.Lock()
 	if c.state != stateOpen {
@@ -245,13 +259,13 @@ func (c *Conn) shut(reason Reason, sendClose bool) {
 	}
 	c.state = stateClosing
 	if c.closing == nil {
-		c.closing = &closing{}
+		c.closing = &closing{reason: reason}
 	}
-	c.closing.reason = reason
+	closing := c.closing
+	closing.answered = closing.answered || reason.Remote
 	c.waitSince = c.hub.now()
 	if sendClose {
-		c.closing.sent = true
-		c.queue.push(&frame{data: closeFrame(reason)})
+		c.queue.push(&frame{data: closeFrame(closing.reason)})
 	} else {
 		c.queue.clear()
 	}
@@ -267,6 +281,9 @@ func (c *Conn) shut(reason Reason, sendClose bool) {
 	if wake {
 		c.worker.add(c)
 	}
+	c.mu.Lock()
+	closing.left = true
+	c.mu.Unlock()
 	c.finish()
 }
 
@@ -277,7 +294,7 @@ func closeFrame(r Reason) []byte {
 	}
 	text := r.Text
 	if len(text) > 123 {
-		text = text[:123]
+		text = strings.ToValidUTF8(text[:123], "")
 	}
 	return appendFrame(nil, ws.OpClose, append(binary.BigEndian.AppendUint16(nil, r.Code), text...))
 }
@@ -285,6 +302,13 @@ func closeFrame(r Reason) []byte {
 // Join makes the connection a member of a channel. reply, if not nil, is queued so that it comes before anything published on the channel, and everything published
 // after it was queued is delivered. Joining again changes the mask only.
 func (c *Conn) Join(name string, mask Mask, reply []byte) error {
+	var data []byte
+	if reply != nil {
+		var err error
+		if data, err = c.hub.textFrame(reply); err != nil {
+			return err
+		}
+	}
 	ch, err := c.hub.channels.hold(name)
 	if err != nil {
 		return err
@@ -309,18 +333,21 @@ func (c *Conn) Join(name string, mask Mask, reply []byte) error {
 	}
 	s.mask = mask
 	wake := false
-	if reply != nil {
-		f := &frame{data: textFrame(reply)}
-		if !c.fitsLocked(len(f.data)) {
-			c.overflowLocked()
-		} else {
-			c.queue.push(f)
-		}
+	full := data != nil && !c.fitsLocked(len(data))
+	switch {
+	case full:
+		c.overflowLocked()
+		wake = c.wantsFlushLocked()
+	case data != nil:
+		c.queue.push(&frame{data: data})
 		wake = c.wantsFlushLocked()
 	}
 	c.mu.Unlock()
 	if wake {
 		c.worker.add(c)
+	}
+	if full {
+		return ErrQueueFull
 	}
 	return nil
 }

@@ -38,6 +38,8 @@ type Options struct {
 	Portable bool
 	// Skipped encodes the message that tells a connection how many publications of a channel it missed. Nil tells nothing.
 	Skipped func(d Dialect, channel string, count uint64) []byte
+	// OnDrop is called after a publication that some connections missed, with their number. It must not block.
+	OnDrop func(channel string, missed uint64)
 	// Logger receives diagnostics. Nil means [slog.Default].
 	Logger *slog.Logger
 }
@@ -92,7 +94,6 @@ type Hub struct {
 	pool     pool
 	stats    counters
 	round    time.Duration
-	idles    sync.Map // idleLimit → *idleLimit: connections share the few that are in use
 
 	mu      sync.Mutex // guards below
 	running bool
@@ -112,7 +113,7 @@ func New(opts Options) *Hub {
 	h.pool.idle = sync.NewCond(&h.pool.mu)
 	h.channels.init(int64(h.opts.MaxChannels))
 	for range h.opts.Workers {
-		h.workers = append(h.workers, newWorker(h))
+		h.workers = append(h.workers, newWorker(h, len(h.workers)))
 	}
 	// Every timeout is noticed within a quarter of the shortest, and at the latest 1 s after it has passed.
 	h.round = min(h.opts.HeartbeatInterval/4, h.opts.PongTimeout/4, h.opts.WriteTimeout/4, lingerTime)
@@ -239,14 +240,22 @@ func (h *Hub) newConn(d Dialect) *Conn {
 	return c
 }
 
-// Start begins to read from the connection and makes it reachable. Nothing is delivered to or by a connection that was not started.
+// Start begins to read from the connection and makes it reachable. Nothing is delivered to or by a connection that was not started. It must be called once, also for
+// a connection that was closed meanwhile: only then its place is free again, after Closed.
 func (c *Conn) Start(handler Handler) {
-	c.handler = handler
 	h := c.hub
 	h.stats.accepted.Add(1)
-	h.everyone.add(&c.self)
-	c.worker.sweepAdd(c)
+	c.mu.Lock()
+	c.handler = handler
+	if c.state == stateOpen {
+		h.everyone.add(&c.self)
+	}
+	if c.state != stateClosed {
+		c.worker.sweepAdd(c)
+	}
+	c.mu.Unlock()
 	c.link.start()
+	c.finish()
 	h.mu.Lock()
 	stopped := h.stopped
 	h.mu.Unlock()
@@ -277,18 +286,6 @@ func (h *Hub) ended(c *Conn) {
 	if c.half.Add(1) == 2 {
 		h.unreserve()
 	}
-}
-
-func (h *Hub) idleLimit(d time.Duration, code uint16, text string) *idleLimit {
-	if d <= 0 {
-		return nil
-	}
-	l := idleLimit{d, code, text}
-	if p, ok := h.idles.Load(l); ok {
-		return p.(*idleLimit)
-	}
-	p, _ := h.idles.LoadOrStore(l, &l)
-	return p.(*idleLimit)
 }
 
 // Each calls f for every open connection, in no order.
@@ -333,17 +330,21 @@ const wakeBatch = 32
 type fanBuffers [][]*Conn
 
 func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
-	if m.Mask == 0 {
-		m.Mask = Everyone
+	mask := m.Mask
+	if mask == 0 {
+		mask = Everyone
 	}
 	var frames [MaxDialects]*frame
 	var st fanStats
 	var err error
 	ch.order.Lock()
+	defer ch.order.Unlock() // Encode may panic
+	seq := ch.seq.Add(1)
 	bufs := h.buffers()
+	defer h.wake(bufs)
 	ch.each(func(s *Sub) bool {
 		c := s.conn
-		if c == m.Except {
+		if c == m.Except || s.since >= seq {
 			return true
 		}
 		f := frames[c.dialect]
@@ -357,7 +358,7 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 			return true
 		}
 		c.mu.Lock()
-		if s.left || c.closing != nil || s.mask&m.Mask == 0 {
+		if s.left || c.closing != nil || s.mask&mask == 0 {
 			c.mu.Unlock()
 			return true
 		}
@@ -365,7 +366,7 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 		wake := c.wantsFlushLocked()
 		c.mu.Unlock()
 		if wake {
-			w := int(c.id % uint64(len(h.workers)))
+			w := c.worker.index
 			bufs[w] = append(bufs[w], c)
 			if len(bufs[w]) == wakeBatch {
 				h.workers[w].add(bufs[w]...)
@@ -374,22 +375,18 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 		}
 		return true
 	})
-	for w, cs := range bufs {
-		if len(cs) > 0 {
-			h.workers[w].add(cs...)
-		}
-	}
-	ch.order.Unlock()
-	h.free(bufs)
 	h.stats.published.Add(1)
 	h.stats.queued.Add(st.queued)
 	if st.dropped > 0 {
 		h.stats.dropped.Add(st.dropped)
+		if h.opts.OnDrop != nil {
+			h.opts.OnDrop(ch.name, st.dropped)
+		}
 	}
 	if st.conflated > 0 {
 		h.stats.conflated.Add(st.conflated)
 	}
-	return int(st.queued + st.conflated), err
+	return int(st.queued), err
 }
 
 func (h *Hub) encode(ch *channel, m *Message, d Dialect) (*frame, error) {
@@ -398,12 +395,10 @@ func (h *Hub) encode(ch *channel, m *Message, d Dialect) (*frame, error) {
 	if payload == nil {
 		return f, nil
 	}
-	if len(payload)+10 > h.opts.QueueBytes {
-		return nil, ErrTooLarge
-	}
-	f.data = textFrame(payload)
+	var err error
+	f.data, err = h.textFrame(payload)
 	h.stats.encoded.Add(1)
-	return f, nil
+	return f, err
 }
 
 var fanPool sync.Pool
@@ -419,10 +414,14 @@ func (h *Hub) buffers() fanBuffers {
 	return b
 }
 
-func (h *Hub) free(b fanBuffers) {
-	for i := range b {
-		clear(b[i][:cap(b[i])])
-		b[i] = b[i][:0]
+// wake hands what is left of a fan-out's lists to the workers.
+func (h *Hub) wake(b fanBuffers) {
+	for i, cs := range b {
+		if len(cs) > 0 {
+			h.workers[i].add(cs...)
+		}
+		clear(cs[:cap(cs)])
+		b[i] = cs[:0]
 	}
 	fanPool.Put(&b)
 }

@@ -14,6 +14,10 @@ type inbound struct {
 	op      ws.OpCode // of the fragmented message, or zero
 }
 
+// discarding stands for the state of a connection of which nothing more is of interest. What comes is still read, since closing a socket with
+// unread bytes would take our close frame from the peer.
+var discarding = new(inbound)
+
 // header is a frame header from a client.
 type header struct {
 	fin    bool
@@ -101,7 +105,10 @@ func (c *Conn) feed(data []byte) {
 	c.lastRead.Store(now)
 	var fresh inbound // on the stack: most reads end with a whole frame
 	in := c.in
-	if in == nil {
+	switch in {
+	case discarding:
+		return
+	case nil:
 		in = &fresh
 	}
 	if len(in.partial) > 0 {
@@ -114,7 +121,7 @@ func (c *Conn) feed(data []byte) {
 			break
 		}
 		if f := in.check(h, c.hub.opts.MaxMessageBytes); f != noFault {
-			c.in = nil
+			c.in = discarding
 			c.Close(f.code, f.text)
 			return
 		}
@@ -126,7 +133,7 @@ func (c *Conn) feed(data []byte) {
 		data = data[end:]
 		ws.Cipher(payload, h.mask, 0)
 		if !c.frame(in, h, payload, now) {
-			c.in = nil
+			c.in = discarding
 			return
 		}
 	}
@@ -143,14 +150,17 @@ func (c *Conn) feed(data []byte) {
 		keep.partial = nil
 		return
 	}
-	keep.partial = append(keep.partial[:0], data...) // data may be its tail
+	if len(data) < len(keep.partial) || len(keep.partial) == 0 { // else it is all of it
+		keep.partial = append(keep.partial[:0], data...) // data may be its tail
+	}
 }
 
 // frame handles one whole frame and reports whether to go on.
 func (c *Conn) frame(in *inbound, h header, payload []byte, now int64) bool {
 	switch h.op {
 	case ws.OpPing:
-		return c.sendFrame(&frame{data: appendFrame(nil, ws.OpPong, payload)}) == nil
+		_ = c.sendFrame(&frame{data: appendFrame(nil, ws.OpPong, payload)})
+		return true
 	case ws.OpPong:
 		return true
 	case ws.OpClose:
@@ -174,16 +184,28 @@ func (c *Conn) frame(in *inbound, h header, payload []byte, now int64) bool {
 		return false
 	}
 	c.lastMsg.Store(now)
-	c.hub.stats.received.Add(1)
-	c.guard(func() { c.handler.Message(c, binary, payload) })
-	return c.reading()
+	c.handle(binary, payload)
+	return true
 }
 
-// reading reports whether messages are still of interest.
-func (c *Conn) reading() bool {
+// handle gives a message to the handler, unless the connection is closing.
+func (c *Conn) handle(binary bool, payload []byte) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closing == nil
+	c.handling = c.closing == nil
+	open := c.handling
+	c.mu.Unlock()
+	if !open {
+		return
+	}
+	c.hub.stats.received.Add(1)
+	c.guard(func() { c.handler.Message(c, binary, payload) })
+	c.mu.Lock()
+	c.handling = false
+	closing := c.closing != nil
+	c.mu.Unlock()
+	if closing {
+		c.finish()
+	}
 }
 
 func (c *Conn) closedByPeer(payload []byte) {
@@ -192,23 +214,31 @@ func (c *Conn) closedByPeer(payload []byte) {
 		r.Code = binary.BigEndian.Uint16(payload)
 		r.Text = string(payload[2:])
 	}
-	code := ws.StatusCode(r.Code)
-	if len(payload) == 1 || r.Code != 1005 && (code.IsNotUsed() || code.IsProtocolReserved()) || !utf8.ValidString(r.Text) {
+	if len(payload) == 1 || len(payload) > 1 && !mayClose(r.Code) || !utf8.ValidString(r.Text) {
 		c.Close(1002, "bad close frame")
 		return
 	}
 	c.mu.Lock()
 	if c.closing != nil {
 		// The answer to ours, or too late.
-		done := c.closing.flushed
-		if done {
+		c.closing.answered = true // close as soon as all is written
+		if c.closing.flushed {
 			c.closeLocked()
-		} else {
-			c.closing.reason.Remote = true // close as soon as all is written
 		}
 		c.mu.Unlock()
 		return
 	}
 	c.mu.Unlock()
 	c.shut(r, true)
+}
+
+// mayClose reports whether a close code may be sent: RFC 6455, 7.4, and the codes registered since.
+func mayClose(code uint16) bool {
+	switch {
+	case code >= 3000:
+		return code < 5000
+	case code >= 1015:
+		return false
+	}
+	return code >= 1000 && (code < 1004 || code > 1006)
 }

@@ -117,13 +117,12 @@ func (l *lane) run() bool {
 		l.set.pending--
 		if len(l.tasks) == 0 {
 			delete(l.set.lanes, l.key)
-			last := l.set.pending == 0
-			if last {
+			if l.set.pending == 0 {
 				c.lanes = nil
 			}
-			closed := last && c.state != stateOpen
+			closing := c.closing != nil
 			c.mu.Unlock()
-			if closed {
+			if closing {
 				c.finish()
 			}
 			return false
@@ -148,11 +147,10 @@ func (c *Conn) guard(f func()) {
 	f()
 }
 
-// finish tells the handler that the connection has ended, once, when no task is left. It is called when a closing connection has left its
-// channels, and after its last task.
+// finish tells the handler that the connection has ended, once, when nothing else is left to do. It is called after each of those things.
 func (c *Conn) finish() {
 	c.mu.Lock()
-	if c.lanes != nil || c.closing == nil || c.closing.told {
+	if c.lanes != nil || c.handling || c.handler == nil || c.closing == nil || !c.closing.left || c.closing.told {
 		c.mu.Unlock()
 		return
 	}

@@ -26,7 +26,7 @@ func (l *portableLink) read() {
 		l.c.feed(l.early)
 		l.early = nil
 	}
-	if sc, ok := l.conn.(syscall.Conn); ok {
+	if sc, ok := l.conn.(syscall.Conn); ok && readsFD {
 		if raw, err := sc.SyscallConn(); err == nil {
 			l.readReady(raw)
 			return
@@ -74,8 +74,9 @@ func (l *portableLink) readReady(raw syscall.RawConn) {
 	}
 }
 
-// write waits for the socket. WriteTimeout holds for one call.
+// write waits for the socket. WriteTimeout holds for one call, so a call is small.
 func (l *portableLink) write(p []byte) (int, error) {
+	p = p[:min(len(p), flushBytes)]
 	_ = l.conn.SetWriteDeadline(time.Now().Add(l.c.hub.opts.WriteTimeout))
 	return l.conn.Write(p)
 }
@@ -90,5 +91,11 @@ func (l *portableLink) closeWrite() {
 }
 
 func (l *portableLink) close() {
-	l.once.Do(func() { _ = l.conn.Close() })
+	l.once.Do(func() {
+		conn := l.conn
+		if tls, ok := conn.(interface{ NetConn() net.Conn }); ok {
+			conn = tls.NetConn() // TLS would first wait to say so
+		}
+		_ = conn.Close()
+	})
 }

@@ -47,8 +47,8 @@ const Everyone Mask = 0xff
 
 // Message is one publication.
 type Message struct {
-	// Encode returns the text payload for a dialect. The hub calls it at most once for each dialect in use, and keeps the result, which must
-	// not be changed afterwards. Nil means that connections of this dialect do not get the message.
+	// Encode returns the text payload for a dialect. The hub calls it at most once for each dialect in use. The result is copied. Other publications of the
+	// channel wait meanwhile. Nil means that connections of this dialect do not get the message.
 	Encode func(Dialect) []byte
 	// Policy acts for connections whose queue is full. The zero value is Disconnect.
 	Policy Policy
@@ -67,14 +67,22 @@ type frame struct {
 	key    string
 	policy Policy
 
-	// skip is set for the mark that stands where publications are missing. Its bytes are made when it is written.
-	skip *Sub
+	// skip is set for the mark that stands where a member misses publications. A mark is in one queue only, under its connection's lock, and its
+	// bytes are made when it is written.
+	skip   *Sub
+	missed uint32
 }
 
-// textFrame frames a text payload as a server sends it: unmasked, unfragmented.
-func textFrame(payload []byte) []byte {
-	return appendFrame(make([]byte, 0, len(payload)+10), ws.OpText, payload)
+// textFrame frames a text payload as a server sends it: unmasked, unfragmented. It refuses what no queue could hold.
+func (h *Hub) textFrame(payload []byte) ([]byte, error) {
+	if len(payload)+maxHeader > h.opts.QueueBytes {
+		return nil, ErrTooLarge
+	}
+	return appendFrame(make([]byte, 0, len(payload)+maxHeader), ws.OpText, payload), nil
 }
+
+// maxHeader is the size of the largest header that a server sends.
+const maxHeader = 10
 
 func appendFrame(dst []byte, op ws.OpCode, payload []byte) []byte {
 	n := len(payload)

@@ -84,41 +84,65 @@ func (q *queue) take(dst []*frame, maxBytes int) []*frame {
 	return dst
 }
 
-// replace puts f in the place of the newest waiting frame of the same channel and key, and reports whether there was one.
-func (q *queue) replace(f *frame) bool {
+// find returns the place of the newest waiting frame of the same channel and key, or -1.
+func (q *queue) find(f *frame) int32 {
 	for i := q.n - 1; i >= 0; i-- {
-		slot := q.at(i)
-		old := *slot
-		if old.ch == f.ch && old.policy == Latest && old.skip == nil && old.key == f.key {
-			*slot = f
-			q.bytes += int32(len(f.data) - len(old.data))
+		old := *q.at(i)
+		if old.ch == f.ch && old.policy == Latest && old.key == f.key {
+			return i
+		}
+	}
+	return -1
+}
+
+// holds reports whether f itself waits.
+func (q *queue) holds(f *frame) bool {
+	for i := range q.n {
+		if *q.at(i) == f {
 			return true
 		}
 	}
 	return false
 }
 
-// removeOldest removes the oldest frame of a channel, and puts mark in its place if mark is not nil. It reports whether there was one.
-func (q *queue) removeOldest(ch *channel, mark *frame) bool {
+// set puts f in the place of another frame.
+func (q *queue) set(i int32, f *frame) {
+	slot := q.at(i)
+	q.bytes += int32(len(f.data) - len((*slot).data))
+	*slot = f
+}
+
+// remove takes a frame out. What stands before it moves up by one, so the order stays.
+func (q *queue) remove(i int32) {
+	q.bytes -= int32(len((*q.at(i)).data))
+	for ; i > 0; i-- {
+		*q.at(i) = *q.at(i - 1)
+	}
+	*q.at(0) = nil
+	q.head = (q.head + 1) & int32(len(q.ring)-1)
+	q.n--
+}
+
+// removeOldest removes the oldest publication for a member, and reports whether there was one. With tell it is counted in the mark before it, or in a new one
+// in its place.
+func (q *queue) removeOldest(s *Sub, tell bool) bool {
+	var mark *frame
 	for i := range q.n {
-		slot := q.at(i)
-		old := *slot
-		if old.ch != ch || old.skip != nil {
-			continue
-		}
-		q.bytes -= int32(len(old.data))
-		if mark != nil {
-			*slot = mark
+		old := *q.at(i)
+		switch {
+		case old.skip == s:
+			mark = old
+		case old.ch != s.ch:
+		case tell && mark == nil:
+			q.set(i, &frame{skip: s, missed: 1})
+			return true
+		default:
+			if tell {
+				mark.missed++
+			}
+			q.remove(i)
 			return true
 		}
-		// What stands before it moves up by one: marks and other channels' frames keep their order.
-		for j := i; j > 0; j-- {
-			*q.at(j) = *q.at(j - 1)
-		}
-		*q.at(0) = nil
-		q.head = (q.head + 1) & int32(len(q.ring)-1)
-		q.n--
-		return true
 	}
 	return false
 }

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"path"
 	"strings"
 	"time"
 
@@ -93,8 +92,8 @@ func CheckOrigins(allowed []string) error {
 			continue
 		}
 		u, err := url.Parse(strings.Replace(a, "://*.", "://x.", 1))
-		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || strings.Contains(u.Host, "*") {
-			return fmt.Errorf("hub: origin %q: want scheme://host[:port], scheme://*.host, null or *", path.Clean(a))
+		if err != nil || u.Scheme == "" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || strings.Contains(u.Host, "*") {
+			return fmt.Errorf("hub: origin %q: want scheme://host[:port], scheme://*.host, null or *", a)
 		}
 	}
 	return nil
@@ -103,6 +102,9 @@ func CheckOrigins(allowed []string) error {
 // Upgrade answers a request to upgrade and returns the connection, which does nothing until [Conn.Start]. The caller has decided that the client may connect.
 // A refusal is a [*HandshakeError], and nothing has been written.
 func (h *Hub) Upgrade(w http.ResponseWriter, r *http.Request, o UpgradeOptions) (*Conn, error) {
+	if o.Dialect >= MaxDialects {
+		panic("hub: no such dialect")
+	}
 	if err := CheckHandshake(r); err != nil {
 		return nil, err
 	}

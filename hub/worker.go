@@ -32,11 +32,13 @@ type link interface {
 const (
 	flushFrames = 256      // frames taken for one write
 	flushBytes  = 64 << 10 // bytes joined for one write
+	flushWrites = 16       // writes to one connection in a turn
 )
 
 // worker writes to its connections' sockets, and nobody else does.
 type worker struct {
-	hub *Hub
+	hub   *Hub
+	index int // in hub.workers
 
 	mu    sync.Mutex // guards below
 	list  []*Conn    // connections with something to do
@@ -64,12 +66,12 @@ type batch struct {
 	scratch []byte
 }
 
-func newWorker(h *Hub) *worker {
-	return &worker{hub: h, wake: make(chan struct{}, 1), batch: newBatch()}
+func newWorker(h *Hub, index int) *worker {
+	return &worker{hub: h, index: index, wake: make(chan struct{}, 1), batch: newBatch()}
 }
 
 func newBatch() batch {
-	return batch{frames: make([]*frame, 0, flushFrames), scratch: make([]byte, 0, flushBytes)}
+	return batch{frames: make([]*frame, 0, flushFrames)} // scratch grows with need: a blocked writer goroutine holds it
 }
 
 // add puts connections whose dirty flag the caller has just set on the list.
@@ -128,84 +130,82 @@ func (w *worker) writable(c *Conn) {
 // flush writes what waits for c.
 func (w *worker) flush(c *Conn) {
 	if !c.link.blocks() {
-		c.drain(&w.batch)
+		if c.drain(&w.batch) {
+			w.add(c) // the others come first
+		}
 		return
 	}
-	c.mu.Lock()
-	c.dirty = false
-	start := !c.writing
-	c.writing = true
-	c.mu.Unlock()
-	if start {
-		c.hub.wg.Go(func() {
-			b := batches.Get().(*batch)
-			defer batches.Put(b)
-			c.drain(b)
-		})
-	}
+	c.hub.wg.Go(func() {
+		b := batches.Get().(*batch)
+		defer batches.Put(b)
+		for c.drain(b) {
+		}
+	})
 }
 
 // batches serves the writer goroutines of the portable path.
-var batches = sync.Pool{New: func() any { b := newBatch(); return &b }}
+var batches = sync.Pool{New: func() any { return new(newBatch()) }}
 
-// drain writes until the queue is empty or the kernel takes no more. One goroutine at a time runs it for a connection.
-func (c *Conn) drain(b *batch) {
-	for {
+// drain writes until the queue is empty, or the kernel takes no more, or it has written enough for one turn: then it reports true. The
+// connection is dirty until then, so that nobody else begins.
+func (c *Conn) drain(b *batch) (more bool) {
+	for range flushWrites {
 		c.mu.Lock()
-		c.dirty = false
 		if c.closing != nil && c.state == stateOpen {
 			// Overflow: the publisher could not do this under its locks.
-			reason := c.closing.reason
-			c.dirty = true // shut must not put it on the list: it is being drained
 			c.mu.Unlock()
-			c.shut(reason, true)
+			c.shut(Reason{}, true)
 			continue
 		}
 		if c.state == stateClosed {
-			c.writing = false
 			c.mu.Unlock()
-			return
+			return false
 		}
 		rest := c.rest
 		c.rest = nil
 		if rest == nil {
 			b.frames = c.queue.take(b.frames, flushBytes)
+			if len(b.frames) == 0 {
+				c.inflight, c.inflightN = 0, 0
+				c.emptied()
+				return false
+			}
 			n := 0
 			for _, f := range b.frames {
 				if f.skip != nil {
-					c.hub.skipMark(c, f)
+					c.skipMark(f)
 				}
 				n += len(f.data)
 			}
 			c.inflight, c.inflightN = int32(n), int32(len(b.frames))
-			if len(b.frames) == 0 {
-				c.emptyLocked()
-				c.mu.Unlock()
-				return
-			}
 		}
 		c.mu.Unlock()
 
 		if !c.writeOut(b, rest) {
-			return
+			return false
 		}
 	}
+	return true
 }
 
-// emptyLocked notes that everything is written, and shuts our half if that was all.
-func (c *Conn) emptyLocked() {
-	c.writing = false
+// emptied notes that everything is written, and shuts our half if that was all. It is called with c.mu held and returns without it, since a
+// link may wait to shut.
+func (c *Conn) emptied() {
+	c.dirty = false
 	c.dropRun = 0
-	if c.closing == nil || c.closing.flushed {
+	closing := c.closing
+	if closing == nil || closing.flushed {
+		c.mu.Unlock()
 		return
 	}
-	c.closing.flushed = true
-	if c.closing.sent && c.closing.reason.Remote || !c.closing.sent {
-		c.link.closeWrite()
-		c.closeLocked()
-		return
-	}
+	closing.flushed = true
+	c.mu.Unlock()
 	c.link.closeWrite()
+	c.mu.Lock()
+	if closing.answered {
+		c.closeLocked()
+	}
+	c.mu.Unlock()
 }
 
 // writeOut writes rest, or b's frames, with one call. It reports whether to go on.
@@ -247,9 +247,6 @@ func (c *Conn) writeOut(b *batch, rest *remainder) bool {
 			c.hub.stats.writeTimeouts.Add(1)
 		}
 		clear(b.frames)
-		c.mu.Lock()
-		c.writing = false
-		c.mu.Unlock()
 		c.lost(err)
 		return false
 	}
@@ -268,25 +265,22 @@ func (c *Conn) writeOut(b *batch, rest *remainder) bool {
 	if err == nil {
 		return true
 	}
-	if !c.blocked || n > 0 {
+	if c.state == stateOpen && (!c.blocked || n > 0) { // closing ends in time even if it moves
 		c.waitSince = c.hub.now()
 	}
-	c.blocked = true
+	c.dirty, c.blocked = false, true
 	c.link.arm()
 	return false
 }
 
 // skipMark makes the bytes of a mark, now that the count is final. c.mu is held.
-func (h *Hub) skipMark(c *Conn, f *frame) {
+func (c *Conn) skipMark(f *frame) {
 	s := f.skip
-	s.marker = nil
-	n := s.dropped
-	s.dropped = 0
-	if n == 0 || h.opts.Skipped == nil {
-		return
+	if s.marker == f {
+		s.marker = nil
 	}
-	if payload := h.opts.Skipped(c.dialect, s.ch.name, uint64(n)); payload != nil {
-		f.data = textFrame(payload)
+	if payload := c.hub.opts.Skipped(c.dialect, s.ch.name, uint64(f.missed)); payload != nil {
+		f.data = appendFrame(nil, ws.OpText, payload)
 	}
 }
 
@@ -355,7 +349,7 @@ func (w *worker) sweep(slot int, buf []*Conn) []*Conn {
 func (c *Conn) check(now int64) {
 	o := &c.hub.opts
 	c.mu.Lock()
-	state := c.state
+	state, overflown := c.state, c.closing != nil
 	stuck := c.blocked && now-c.waitSince > int64(o.WriteTimeout)
 	lingered := state == stateClosing && now-c.waitSince > int64(lingerTime)
 	if lingered {
@@ -363,6 +357,10 @@ func (c *Conn) check(now int64) {
 	}
 	c.mu.Unlock()
 	if state != stateOpen {
+		return
+	}
+	if overflown { // and its writer waits for the socket
+		c.shut(Reason{}, true)
 		return
 	}
 	if stuck {
@@ -381,7 +379,7 @@ func (c *Conn) check(now int64) {
 	}
 	if now-c.lastPing >= int64(o.HeartbeatInterval) {
 		c.lastPing = now
-		_ = c.sendFrame(pingFrame) // a full queue closes it, which is as well
+		c.ping()
 	}
 }
 

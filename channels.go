@@ -1,0 +1,261 @@
+package tidewire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/wire"
+)
+
+// Actor is who a connection is.
+type Actor struct {
+	// ID identifies the actor. Zero means anonymous.
+	ID string
+	// Claims are what is known of the actor: the claims of a token, or what the authenticator found.
+	Claims map[string]any
+}
+
+// Action is what an actor wants to do on a channel.
+type Action string
+
+// The actions.
+const (
+	ActionSubscribe Action = "subscribe"
+	ActionPublish   Action = "publish"
+	ActionPresence  Action = "presence" // join or see the roster
+)
+
+// Access is a question to a [Guard].
+type Access struct {
+	Actor   Actor
+	Action  Action
+	Channel string
+	// Params are the parts of the channel's name at the {names} of the pattern.
+	Params map[string]string
+}
+
+// ErrDenied is a guard's no. It may be wrapped.
+var ErrDenied = errors.New("tidewire: denied")
+
+// Guard decides. Nil means yes, [ErrDenied] no; any other error means that it could not decide: a new subscription is refused then, and one that stands is kept. It
+// must respect ctx, which ends after Options.CommandTimeout. It may be called from many goroutines.
+type Guard func(ctx context.Context, a Access) error
+
+// Public is a guard that allows everything to everyone.
+func Public(context.Context, Access) error { return nil }
+
+// ReadOnly is a guard that allows everyone to subscribe and to see the roster.
+func ReadOnly(_ context.Context, a Access) error {
+	if a.Action == ActionPublish {
+		return ErrDenied
+	}
+	return nil
+}
+
+// Policy says what happens to a message for a subscriber that is too slow.
+type Policy string
+
+// The policies.
+const (
+	// PolicyDropNewest drops what does not fit, and closes with 1013 after Limits.DroppedFrames without having caught up. It is the default.
+	PolicyDropNewest Policy = "drop-newest"
+	// PolicyDropOldest drops the oldest waiting message of the channel.
+	PolicyDropOldest Policy = "drop-oldest"
+	// PolicyDisconnect closes the connection with 1013.
+	PolicyDisconnect Policy = "disconnect"
+	// PolicyLatest keeps only the newest message of each key.
+	PolicyLatest Policy = "latest"
+)
+
+func (p Policy) hub() hub.Policy {
+	switch p {
+	case PolicyDropOldest:
+		return hub.DropOldest
+	case PolicyDisconnect:
+		return hub.Disconnect
+	case PolicyLatest:
+		return hub.Latest
+	}
+	return hub.DropNewest
+}
+
+// ChannelOptions declares channels.
+type ChannelOptions struct {
+	// Guard decides who may do what. Nil denies everything to clients; the application can still publish.
+	Guard Guard
+	// Presence keeps a roster.
+	Presence bool
+	// Policy is for slow subscribers. Zero means PolicyDropNewest.
+	Policy Policy
+}
+
+// rule is one declaration.
+type rule struct {
+	pattern  string
+	segments []string
+	opts     ChannelOptions
+}
+
+// ruleSet is the declarations in order.
+type ruleSet struct {
+	mu    sync.RWMutex // guards rules
+	rules []*rule
+}
+
+// Channel declares the channels that match a pattern: segments joined by dots, where {name} or * stands for one segment and a last ** for one or more. The first declaration that matches a channel counts.
+func (n *Node) Channel(pattern string, opts ChannelOptions) error {
+	segments, err := parsePattern(pattern)
+	if err != nil {
+		return &wire.Error{Code: wire.CodeConfigInvalid, Message: err.Error()}
+	}
+	switch opts.Policy {
+	case "":
+		opts.Policy = PolicyDropNewest
+	case PolicyDropNewest, PolicyDropOldest, PolicyDisconnect, PolicyLatest:
+	default:
+		return wire.Errorf(wire.CodeConfigInvalid, "channel %q: unknown policy %q", pattern, opts.Policy)
+	}
+	n.rules.mu.Lock()
+	defer n.rules.mu.Unlock()
+	for _, r := range n.rules.rules {
+		if r.pattern == pattern {
+			return wire.Errorf(wire.CodeConfigInvalid, "channel %q is declared twice", pattern)
+		}
+	}
+	n.rules.rules = append(n.rules.rules, &rule{pattern, segments, opts})
+	return nil
+}
+
+func parsePattern(pattern string) ([]string, error) {
+	segments := strings.Split(pattern, ".")
+	names := map[string]bool{}
+	for i, s := range segments {
+		switch {
+		case s == "*":
+		case s == "**":
+			if i != len(segments)-1 {
+				return nil, fmt.Errorf("channel pattern %q: ** must be last", pattern)
+			}
+		case strings.HasPrefix(s, "{") && strings.HasSuffix(s, "}"):
+			name := s[1 : len(s)-1]
+			if name == "" || !wire.ValidChannel(name) || names[name] {
+				return nil, fmt.Errorf("channel pattern %q: bad or repeated parameter %s", pattern, s)
+			}
+			names[name] = true
+		case !wire.ValidChannel(s):
+			return nil, fmt.Errorf("channel pattern %q: bad segment %q", pattern, s)
+		}
+	}
+	return segments, nil
+}
+
+// match returns the rule for a channel with the parameters, or nil.
+func (rs *ruleSet) match(channel string) (*rule, map[string]string) {
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	for _, r := range rs.rules {
+		if params, ok := r.match(channel); ok {
+			return r, params
+		}
+	}
+	return nil, nil
+}
+
+func (r *rule) match(channel string) (map[string]string, bool) {
+	var params map[string]string
+	rest, more := channel, true
+	for _, s := range r.segments {
+		if !more {
+			return nil, false
+		}
+		if s == "**" {
+			return params, true
+		}
+		var part string
+		part, rest, more = strings.Cut(rest, ".")
+		switch {
+		case s == "*":
+		case s[0] == '{':
+			if params == nil {
+				params = map[string]string{}
+			}
+			params[s[1:len(s)-1]] = part
+		case s != part:
+			return nil, false
+		}
+	}
+	return params, !more
+}
+
+// allow asks the guard of a channel. The error is an [*wire.Error]: TOPIC_FORBIDDEN for a denial, something else for a failure to decide.
+func (n *Node) allow(ctx context.Context, actor Actor, channel string, actions ...Action) (*rule, error) {
+	r, params := n.rules.match(channel)
+	if r == nil {
+		return nil, wire.Errorf(wire.CodeTopicForbidden, "no declaration allows this channel")
+	}
+	if r.opts.Guard == nil {
+		return nil, wire.Errorf(wire.CodeTopicForbidden, "the channel is not open to clients")
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.opts.CommandTimeout)
+	defer cancel()
+	for _, action := range actions {
+		err := r.opts.Guard(ctx, Access{Actor: actor, Action: action, Channel: channel, Params: params})
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrDenied):
+			return nil, wire.Errorf(wire.CodeTopicForbidden, "the guard does not allow %s", action)
+		case errors.Is(err, context.DeadlineExceeded):
+			n.stats.guardFailures.Add(1)
+			n.log.Warn("guard timed out", "channel", channel, "action", action)
+			return nil, &wire.Error{Code: wire.CodeTimeout, Message: "the guard did not answer in time", Retry: retryLater, Err: err}
+		default:
+			n.stats.guardFailures.Add(1)
+			n.log.Error("guard failed", "channel", channel, "action", action, "error", err)
+			return nil, &wire.Error{Code: wire.CodeGuardFailed, Message: "the guard could not decide", Retry: retryLater, Err: err}
+		}
+	}
+	return r, nil
+}
+
+// tenantCounts holds the subscriptions of each tenant that has one.
+type tenantCounts struct {
+	mu sync.Mutex // guards m
+	m  map[string]int
+}
+
+func (t *tenantCounts) take(tenant string, limit int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m[tenant] >= limit {
+		return false
+	}
+	if t.m == nil {
+		t.m = map[string]int{}
+	}
+	t.m[tenant]++
+	return true
+}
+
+func (t *tenantCounts) release(tenant string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m[tenant]--; t.m[tenant] <= 0 {
+		delete(t.m, tenant)
+	}
+}
+
+func encodeData(data any) (json.RawMessage, error) {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return nil, &wire.Error{Code: wire.CodeDataInvalid, Message: "data cannot be encoded as JSON", Err: err}
+	}
+	if err := wire.CheckShape(raw); err != nil {
+		return nil, wire.Errorf(wire.CodeDataInvalid, "data %v", err)
+	}
+	return raw, nil
+}

@@ -1,0 +1,439 @@
+package tidewire
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/wire"
+)
+
+// retryLater is the delay announced where nothing better is known.
+const retryLater = time.Second
+
+// session serves one native connection. The hub calls Message on the connection's event loop; what may wait is done in a lane for each channel.
+type session struct {
+	node *Node
+	conn *hub.Conn
+
+	// Owned by the event loop.
+	budget frameBudget
+	client string // the secret of hello
+
+	mu      sync.Mutex // guards below
+	granted *Grant
+	id      string // public id of the session; empty before hello
+	member  string // id in rosters
+	subs    []*subscription
+}
+
+// subscription is one channel of a session. Its place is taken when the command is read, before anything is waited for.
+type subscription struct {
+	sid     string
+	channel string
+	tenant  string
+	counted bool // in the tenant's count
+
+	// Owned by the channel's lane.
+	live   bool
+	room   *room // set while it gets the roster
+	joined bool  // in the roster
+
+	beat time.Time // last repetition; guarded by session.mu
+}
+
+func (s *session) grant() *Grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.granted
+}
+
+func (s *session) actor() Actor {
+	if g := s.grant(); g != nil {
+		return g.Actor
+	}
+	return Actor{}
+}
+
+// identity returns the public id of the session and the id of its member.
+func (s *session) identity() (id, member string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id, s.member
+}
+
+func (s *session) send(payload []byte) { _ = s.conn.Send(payload) } // a full queue closes the connection
+
+func (s *session) refuse(c wire.Command, err error) {
+	e := wire.AsError(err)
+	if e.Code == wire.CodeInternal {
+		s.node.log.Error("command failed", "type", c.Type, "error", e.Err)
+	}
+	s.node.stats.refuse(e.Code)
+	s.send(wire.Refused(c, e).Encode())
+}
+
+// Message takes one frame. It runs on the event loop and does not wait.
+func (s *session) Message(_ *hub.Conn, binary bool, data []byte) {
+	n := s.node
+	if ok, retry := s.budget.take(n.clock(), n.opts.Limits.FramesPerSecond, n.opts.Limits.FrameBurst); !ok {
+		if int(s.budget.over) > n.opts.Limits.FrameBurst {
+			s.conn.Close(wire.CloseFrameRate, "frame rate")
+			return
+		}
+		s.refuse(wire.Command{}, &wire.Error{Code: wire.CodeFrameRateLimit, Message: "more frames than the budget", Retry: retry})
+		return
+	}
+	if binary {
+		s.conn.Close(1003, "binary frames are reserved")
+		return
+	}
+	c, err := wire.Decode(data, wire.Limits{PresenceBytes: n.opts.Limits.PresenceBytes, StateBytes: n.opts.Limits.StateBytes})
+	if err == nil && c.Type != wire.TypeHello && s.client == "" {
+		err = wire.Errorf(wire.CodeProtocolVersion, "the first message must be hello")
+	}
+	if err != nil {
+		s.refuse(c, err)
+		return
+	}
+	switch c.Type {
+	case wire.TypeHello:
+		err = s.hello(c)
+	case wire.TypeSubscribe:
+		err = s.subscribe(c)
+	case wire.TypeUnsubscribe:
+		err = s.unsubscribe(c)
+	case wire.TypePublish:
+		err = s.inLane(c.Channel, c, s.publish)
+	case wire.TypePresence:
+		err = s.inLane(c.Channel, c, s.updatePresence)
+	case wire.TypeState:
+		err = s.inLane(c.Channel, c, s.setState)
+	case wire.TypeAuth:
+		err = s.inLane("", c, s.reauthenticate) // "" is no channel
+	}
+	if err != nil {
+		s.refuse(c, err)
+	}
+}
+
+// inLane does a command after the earlier ones of the same lane, and refuses it if it fails.
+func (s *session) inLane(lane string, c wire.Command, do func(wire.Command) error) error {
+	ok := s.conn.Go(lane, func() {
+		if err := do(c); err != nil {
+			s.refuse(c, err)
+		}
+	})
+	if !ok {
+		return &wire.Error{Code: wire.CodeFrameRateLimit, Message: "too many commands are in progress", Retry: retryLater}
+	}
+	return nil
+}
+
+func (s *session) hello(c wire.Command) error {
+	n := s.node
+	again := s.client != ""
+	switch {
+	case again && c.Client != "" && c.Client != s.client:
+		return wire.Errorf(wire.CodeDataInvalid, "client cannot change on one connection")
+	case !again && c.Client == "":
+		c.Client = randomHex(16)
+	}
+	if !again {
+		s.client = c.Client
+		actor := s.actor().ID
+		sum := sha256.Sum256([]byte(c.Client + "\x00" + actor))
+		id := "s-" + hex.EncodeToString(sum[:8])
+		s.mu.Lock()
+		s.id, s.member = id, actor
+		if actor == "" {
+			s.member = id
+		}
+		s.mu.Unlock()
+		s.conn.SetIdle(n.opts.IdleTimeout, wire.CloseIdle, "idle timeout")
+	}
+	s.welcome()
+	if !again && c.Build != "" && n.opts.Build != "" && c.Build != n.opts.Build {
+		s.send(wire.Reply{Type: wire.TypeUpdateAvailable, Build: n.opts.Build}.Encode())
+	}
+	return nil
+}
+
+func (s *session) welcome() {
+	o := &s.node.opts
+	g := s.grant()
+	w := wire.Welcome{
+		Connection:  "c-" + o.Name + "-" + strconv.FormatUint(s.conn.ID(), 36),
+		Node:        o.Name,
+		Build:       o.Build,
+		HeartbeatMs: o.HeartbeatInterval.Milliseconds(),
+		Limits: wire.Announced{
+			FrameBytes:      o.Limits.FrameBytes,
+			FramesPerSecond: o.Limits.FramesPerSecond,
+			FrameBurst:      o.Limits.FrameBurst,
+			Channels:        o.Limits.ChannelsPerConnection,
+			PresenceBytes:   o.Limits.PresenceBytes,
+			StateBytes:      o.Limits.StateBytes,
+		},
+	}
+	w.Session, _ = s.identity()
+	if g != nil {
+		w.Actor = g.Actor.ID
+		w.ExpiresInMs = expiresIn(g)
+	}
+	s.send(w.Encode())
+}
+
+// expiresIn is the time a grant has left, at least a millisecond; zero if it does not expire.
+func expiresIn(g *Grant) int64 {
+	if g.ExpiresAt.IsZero() {
+		return 0
+	}
+	return max(1, time.Until(g.ExpiresAt).Milliseconds())
+}
+
+// subscribe takes the subscription's place at once and does the rest in the channel's lane.
+func (s *session) subscribe(c wire.Command) error {
+	sub, repeated, release, err := s.reserve(c)
+	if err != nil {
+		return err
+	}
+	if repeated {
+		return s.inLane(c.Channel, c, func(c wire.Command) error { return s.repeat(sub, c) })
+	}
+	err = s.inLane(c.Channel, c, func(c wire.Command) error {
+		defer release()
+		err := s.start(sub, c)
+		if err != nil {
+			s.remove(sub)
+		}
+		return err
+	})
+	if err != nil {
+		release()
+		s.remove(sub)
+	}
+	return err
+}
+
+// reserve claims the sid and takes a place under every limit. release gives the hold on the channel back.
+func (s *session) reserve(c wire.Command) (sub *subscription, repeated bool, release func(), err error) {
+	n := s.node
+	actor := s.actor()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.subs {
+		switch {
+		case o.sid == c.SID && o.channel == c.Channel:
+			o.beat = time.Now()
+			return o, true, nil, nil
+		case o.sid == c.SID:
+			return nil, false, nil, wire.Errorf(wire.CodeSubscriptionIDTaken, "the sid is in use for another channel")
+		case o.channel == c.Channel:
+			return nil, false, nil, wire.Errorf(wire.CodeSubscriptionIDTaken, "the channel is subscribed under another sid")
+		}
+	}
+	if len(s.subs) >= n.opts.Limits.ChannelsPerConnection {
+		return nil, false, nil, wire.Errorf(wire.CodeSubscriptionLimit, "the connection has %d channels", len(s.subs))
+	}
+	sub = &subscription{sid: c.SID, channel: c.Channel, beat: time.Now()}
+	if limit := n.opts.Limits.SubscriptionsPerTenant; limit > 0 {
+		sub.tenant = n.opts.Tenant(actor)
+		if !n.tenants.take(sub.tenant, limit) {
+			return nil, false, nil, wire.Errorf(wire.CodeSubscriptionLimit, "the tenant has as many subscriptions as it may")
+		}
+		sub.counted = true
+	}
+	release, err = n.hub.Hold(c.Channel)
+	if err != nil {
+		if sub.counted {
+			n.tenants.release(sub.tenant)
+		}
+		return nil, false, nil, wire.Errorf(wire.CodeSubscriptionLimit, "the node has as many channels as it may")
+	}
+	s.subs = append(s.subs, sub)
+	return sub, false, release, nil
+}
+
+// remove takes a subscription out of the session and reports whether it was there: who gets true ends it.
+func (s *session) remove(sub *subscription) bool {
+	s.mu.Lock()
+	i := slices.Index(s.subs, sub)
+	if i >= 0 {
+		s.subs = slices.Delete(s.subs, i, i+1)
+	}
+	s.mu.Unlock()
+	if i >= 0 && sub.counted {
+		s.node.tenants.release(sub.tenant)
+	}
+	return i >= 0
+}
+
+func (s *session) subscriptions() []*subscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.subs)
+}
+
+// find returns the subscription of a channel, or nil.
+func (s *session) find(channel string) *subscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sub := range s.subs {
+		if sub.channel == channel {
+			return sub
+		}
+	}
+	return nil
+}
+
+// start makes a reserved subscription live.
+func (s *session) start(sub *subscription, c wire.Command) error {
+	actions := []Action{ActionSubscribe}
+	if c.Presence != nil {
+		actions = append(actions, ActionPresence)
+	}
+	rule, err := s.node.allow(context.Background(), s.actor(), sub.channel, actions...)
+	if err != nil {
+		return err
+	}
+	if c.Presence != nil && !rule.opts.Presence {
+		return wire.Errorf(wire.CodePresenceDisabled, "the channel keeps no roster")
+	}
+	reply := wire.Reply{Type: wire.TypeSubscribed, SID: sub.sid, Channel: sub.channel}.Encode()
+	if err := s.conn.Join(sub.channel, maskMessages, reply); err != nil {
+		return joinError(err)
+	}
+	sub.live = true
+	if c.Presence != nil {
+		s.joinRoom(sub, c.Presence)
+	}
+	return nil
+}
+
+func joinError(err error) error {
+	if errors.Is(err, hub.ErrChannelLimit) || errors.Is(err, hub.ErrConnChannelLimit) {
+		return &wire.Error{Code: wire.CodeSubscriptionLimit, Message: "no place for another channel", Err: err}
+	}
+	return fmt.Errorf("join: %w", err) // closed: the refusal goes nowhere
+}
+
+// repeat is the beat of a subscription. It also joins the roster if it was not joined, and resyncs it.
+func (s *session) repeat(sub *subscription, c wire.Command) error {
+	if !sub.live {
+		return nil // refused meanwhile; the client knows
+	}
+	if c.Presence != nil && sub.room == nil {
+		rule, err := s.node.allow(context.Background(), s.actor(), sub.channel, ActionPresence)
+		if err != nil {
+			return err
+		}
+		if !rule.opts.Presence {
+			return wire.Errorf(wire.CodePresenceDisabled, "the channel keeps no roster")
+		}
+	}
+	s.send(wire.Reply{Type: wire.TypeSubscribed, SID: sub.sid, Channel: sub.channel}.Encode())
+	if c.Presence != nil {
+		s.joinRoom(sub, c.Presence)
+	}
+	return nil
+}
+
+func (s *session) unsubscribe(c wire.Command) error {
+	s.mu.Lock()
+	i := slices.IndexFunc(s.subs, func(sub *subscription) bool { return sub.sid == c.SID })
+	var sub *subscription
+	if i >= 0 {
+		sub = s.subs[i]
+	}
+	s.mu.Unlock()
+	if sub == nil {
+		return wire.Errorf(wire.CodeSubscriptionUnknown, "no subscription with this sid")
+	}
+	c.Channel = sub.channel
+	err := s.inLane(sub.channel, c, func(wire.Command) error {
+		s.leave(sub, false)
+		s.send(wire.Reply{Type: wire.TypeUnsubscribed, SID: sub.sid, Channel: sub.channel}.Encode())
+		return nil
+	})
+	if err == nil {
+		s.remove(sub) // the sid is free for what the client says next
+	}
+	return err
+}
+
+// leave ends the delivery of a subscription. It runs in the channel's lane, or after all lanes.
+func (s *session) leave(sub *subscription, abrupt bool) {
+	if sub.live {
+		s.conn.Leave(sub.channel)
+		sub.live = false
+	}
+	s.leaveRoom(sub, abrupt)
+}
+
+func (s *session) publish(c wire.Command) error {
+	rule, err := s.node.allow(context.Background(), s.actor(), c.Channel, ActionPublish)
+	if err != nil {
+		return err
+	}
+	p := wire.Publication{Channel: c.Channel, ID: c.ID, Key: c.Key, Data: c.Data}
+	if p.ID == "" {
+		p.ID = s.node.newMessageID()
+	}
+	id, _ := s.identity()
+	p.From = &wire.From{Actor: s.actor().ID, Session: id}
+	var except *hub.Conn
+	if c.Echo != nil && !*c.Echo {
+		except = s.conn
+	}
+	if err := s.node.publish(p, rule.opts.Policy, except); err != nil {
+		return err
+	}
+	if c.ID != "" {
+		s.send(wire.Reply{Type: wire.TypePublished, ID: c.ID}.Encode())
+	}
+	return nil
+}
+
+func (s *session) reauthenticate(c wire.Command) error {
+	n := s.node
+	if n.opts.Reauthenticate == nil {
+		return wire.Errorf(wire.CodeAuthRefreshRefused, "this server takes no token on an open connection")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.opts.CommandTimeout)
+	defer cancel()
+	g, err := n.opts.Reauthenticate(ctx, c.Token)
+	switch {
+	case err != nil:
+		n.stats.refreshFailures.Add(1)
+		n.log.Warn("token could not be checked", "error", err)
+		return &wire.Error{Code: wire.CodeSocketAuthUnavailable, Message: "the token could not be checked", Retry: retryLater, Err: err}
+	case g == nil:
+		return wire.Errorf(wire.CodeAuthRefreshRefused, "the token is not valid")
+	case g.Actor.ID != s.actor().ID:
+		return wire.Errorf(wire.CodeAuthRefreshRefused, "the token is of another actor")
+	}
+	s.replaceGrant(g)
+	s.send(wire.Reply{Type: wire.TypeAuthenticated, ExpiresInMs: expiresIn(g)}.Encode())
+	return nil
+}
+
+// Closed ends everything that the connection held. The hub has taken it out of its channels already.
+func (s *session) Closed(_ *hub.Conn, reason hub.Reason) {
+	// A peer that says goodbye, or is sent away, leaves at once; anything else may come back.
+	abrupt := !(reason.Remote && (reason.Code == 1000 || reason.Code == 1001) || reason.Code == 1012 || reason.Code == 1008)
+	for _, sub := range s.subscriptions() {
+		if s.remove(sub) {
+			sub.live = false
+			s.leave(sub, abrupt)
+		}
+	}
+	s.node.stats.closed(reason.Code)
+}

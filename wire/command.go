@@ -1,0 +1,218 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Types of the messages that a client sends.
+const (
+	TypeHello       = "hello"
+	TypeSubscribe   = "subscribe"
+	TypeUnsubscribe = "unsubscribe"
+	TypePublish     = "publish"
+	TypePresence    = "presence"
+	TypeState       = "state"
+	TypeAuth        = "auth"
+)
+
+// Command is one message from a client. Which members are set depends on Type.
+type Command struct {
+	Type     string          `json:"type"`
+	Protocol int             `json:"protocol"`
+	Client   string          `json:"client"`
+	Build    string          `json:"build"`
+	SID      string          `json:"sid"`
+	Channel  string          `json:"channel"`
+	Presence *PresenceWish   `json:"presence"`
+	ID       string          `json:"id"`
+	Data     json.RawMessage `json:"data"`
+	Key      string          `json:"key"`
+	Echo     *bool           `json:"echo"`
+	Token    string          `json:"token"`
+}
+
+// PresenceWish says what a subscriber wants of a channel's roster.
+type PresenceWish struct {
+	// Data is shown to others beside the member's id.
+	Data json.RawMessage `json:"data"`
+	// Observe takes the roster without joining it.
+	Observe bool `json:"observe"`
+	// Resync asks for a snapshot again.
+	Resync bool `json:"resync"`
+}
+
+// Limits bound what Decode accepts of one command beyond the fixed bounds.
+type Limits struct {
+	PresenceBytes int
+	StateBytes    int
+}
+
+// Decode reads one command. The error is an [*Error]. What could be read of the command is returned beside the error, so that the refusal can name it.
+// The command shares no memory with data.
+func Decode(data []byte, limits Limits) (Command, error) {
+	var c Command
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Command{}, Errorf(CodeProtocolVersion, "the message is not a JSON object of the protocol")
+	}
+	if err := c.check(limits); err != nil {
+		return c.named(), err
+	}
+	return c, nil
+}
+
+// named keeps only what a refusal may repeat.
+func (c Command) named() Command {
+	id := func(s string) string {
+		if validID(s) {
+			return s
+		}
+		return ""
+	}
+	n := Command{Type: id(c.Type), SID: id(c.SID), ID: id(c.ID)}
+	if ValidChannel(c.Channel) {
+		n.Channel = c.Channel
+	}
+	return n
+}
+
+func validID(s string) bool { return len(s) >= 1 && len(s) <= MaxIDBytes && utf8.ValidString(s) }
+
+func (c *Command) check(limits Limits) error {
+	switch c.Type {
+	case TypeHello:
+		return c.checkHello()
+	case TypeSubscribe:
+		return first(c.needSID(), c.needChannel(), c.checkWish(limits))
+	case TypeUnsubscribe:
+		return c.needSID()
+	case TypePublish:
+		return first(c.needChannel(), c.needData("data", c.Data, 0), c.checkPublish())
+	case TypePresence:
+		return first(c.needChannel(), c.needData("data", c.Data, limits.PresenceBytes))
+	case TypeState:
+		return first(c.needChannel(), c.needData("data", c.Data, limits.StateBytes))
+	case TypeAuth:
+		if c.Token == "" || len(c.Token) > MaxTokenBytes {
+			return Errorf(CodeDataInvalid, "token must have 1 to %d bytes", MaxTokenBytes)
+		}
+		return nil
+	case "":
+		return Errorf(CodeProtocolVersion, "the message has no type")
+	}
+	return Errorf(CodeProtocolVersion, "unknown message type")
+}
+
+func (c *Command) checkHello() error {
+	if c.Protocol != Version {
+		return Errorf(CodeProtocolVersion, "this server speaks protocol %d, the client %d", Version, c.Protocol)
+	}
+	if n := len(c.Client); n != 0 && (n < MinClientBytes || n > MaxClientBytes) {
+		return Errorf(CodeDataInvalid, "client must have %d to %d bytes", MinClientBytes, MaxClientBytes)
+	}
+	if len(c.Build) > MaxBuildBytes {
+		return Errorf(CodeDataInvalid, "build must have at most %d bytes", MaxBuildBytes)
+	}
+	return nil
+}
+
+func (c *Command) checkWish(limits Limits) error {
+	if c.Presence == nil || c.Presence.Data == nil {
+		return nil
+	}
+	return c.needData("presence.data", c.Presence.Data, limits.PresenceBytes)
+}
+
+func (c *Command) checkPublish() error {
+	if c.ID != "" && !validID(c.ID) {
+		return Errorf(CodeDataInvalid, "id must have 1 to %d bytes", MaxIDBytes)
+	}
+	if len(c.Key) > MaxIDBytes {
+		return Errorf(CodeDataInvalid, "key must have at most %d bytes", MaxIDBytes)
+	}
+	return nil
+}
+
+func (c *Command) needSID() error {
+	if !validID(c.SID) {
+		return Errorf(CodeDataInvalid, "sid must have 1 to %d bytes", MaxIDBytes)
+	}
+	return nil
+}
+
+func (c *Command) needChannel() error {
+	if !ValidChannel(c.Channel) {
+		return Errorf(CodeChannelInvalid, "a channel name is segments of A-Z a-z 0-9 _ - : @ ~ = joined by dots, at most %d bytes", MaxChannelBytes)
+	}
+	return nil
+}
+
+func (c *Command) needData(name string, data json.RawMessage, limit int) error {
+	if len(data) == 0 {
+		return Errorf(CodeDataInvalid, "%s is missing", name)
+	}
+	if limit > 0 && len(data) > limit {
+		return Errorf(CodeDataInvalid, "%s has %d bytes, more than %d", name, len(data), limit)
+	}
+	if err := CheckShape(data); err != nil {
+		return Errorf(CodeDataInvalid, "%s %v", name, err)
+	}
+	return nil
+}
+
+// CheckShape holds valid JSON against MaxDepth and MaxNodes, without recursion.
+func CheckShape(data []byte) error {
+	depth, nodes, inString := 0, 0, false
+	value := true // a value may begin here
+	for i := 0; i < len(data); i++ {
+		b := data[i]
+		if inString {
+			switch b {
+			case '\\':
+				i++
+			case '"':
+				inString = false
+			}
+			continue
+		}
+		switch b {
+		case ' ', '\t', '\n', '\r':
+			continue
+		case ',', ':':
+			value = true
+			continue
+		case ']', '}':
+			depth--
+			value = false
+			continue
+		}
+		if value {
+			nodes++
+			if nodes > MaxNodes {
+				return fmt.Errorf("has more than %d values", MaxNodes)
+			}
+		}
+		value = false
+		switch b {
+		case '"':
+			inString = true
+		case '[', '{':
+			depth++
+			if depth > MaxDepth {
+				return fmt.Errorf("is deeper than %d levels", MaxDepth)
+			}
+			value = true
+		}
+	}
+	return nil
+}
+
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
