@@ -193,6 +193,9 @@ func New(opts Options) (*Node, error) {
 	if opts.Limits.FrameBytes+1024 > opts.Limits.QueueBytes {
 		return nil, wire.Errorf(wire.CodeConfigInvalid, "Limits.FrameBytes (%d) must be at least 1,024 below Limits.QueueBytes (%d)", opts.Limits.FrameBytes, opts.Limits.QueueBytes)
 	}
+	if most := wire.RosterLimit * (opts.Limits.PresenceBytes + 512); most > opts.Limits.QueueBytes {
+		return nil, wire.Errorf(wire.CodeConfigInvalid, "Limits.PresenceBytes (%d): a roster of %d members could not be queued in Limits.QueueBytes (%d)", opts.Limits.PresenceBytes, wire.RosterLimit, opts.Limits.QueueBytes)
+	}
 	n := &Node{opts: opts, started: time.Now(), log: opts.Logger.With("node", opts.Name)}
 	n.hub = hub.New(hub.Options{
 		QueueMessages:      opts.Limits.QueueMessages,

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package load
+
+import "syscall"
+
+func readFD(fd uintptr, p []byte) (int, error) { return syscall.Read(syscall.Handle(fd), p) }
