@@ -3,9 +3,11 @@ package tidewire
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 
+	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -144,4 +146,32 @@ func (s *session) recheck(sub *subscription) {
 		e := wire.AsError(err)
 		s.send(wire.Reply{Type: wire.TypeUnsubscribed, SID: sub.sid, Channel: sub.channel, Code: e.Code, Cause: e.Message}.Encode())
 	}
+}
+
+// AuthenticateWith makes an authenticator for [Options] of a verifier: the token is read by [auth.Token], the actor is the identity's subject with its
+// claims, and the grant expires with the token.
+func AuthenticateWith(v auth.Verifier) func(*http.Request) (*Grant, error) {
+	return func(r *http.Request) (*Grant, error) {
+		token, ok := auth.Token(r)
+		if !ok {
+			return nil, nil
+		}
+		return verify(r.Context(), v, token)
+	}
+}
+
+// ReauthenticateWith is the same for [Options.Reauthenticate].
+func ReauthenticateWith(v auth.Verifier) func(context.Context, string) (*Grant, error) {
+	return func(ctx context.Context, token string) (*Grant, error) { return verify(ctx, v, token) }
+}
+
+func verify(ctx context.Context, v auth.Verifier, token string) (*Grant, error) {
+	id, err := v.Verify(ctx, token)
+	switch {
+	case errors.Is(err, auth.ErrDenied):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &Grant{Actor: Actor{ID: id.Subject, Claims: id.Claims}, ExpiresAt: id.ExpiresAt}, nil
 }

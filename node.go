@@ -78,7 +78,7 @@ type Limits struct {
 	ChannelsPerConnection  int // zero means 64
 	SubscriptionsPerTenant int // needs Options.Tenant; zero means no limit
 	Channels               int // on this node; zero means 10,000
-	QueueMessages          int // waiting for one connection; zero means 256
+	QueueMessages          int // waiting for one connection; zero means 1,024: a burst of FrameBurst publications is answered and echoed within it
 	QueueBytes             int // zero means 1 MiB
 	DroppedFrames          int // before a connection is closed with 1013; zero means 32
 	PresenceBytes          int // of a member's data; zero means 1,024
@@ -98,7 +98,7 @@ func (o Options) withDefaults() Options {
 		{&o.Limits.FrameBurst, 256},
 		{&o.Limits.ChannelsPerConnection, 64},
 		{&o.Limits.Channels, 10_000},
-		{&o.Limits.QueueMessages, 256},
+		{&o.Limits.QueueMessages, 1024},
 		{&o.Limits.QueueBytes, 1 << 20},
 		{&o.Limits.DroppedFrames, 32},
 		{&o.Limits.PresenceBytes, 1024},

@@ -139,7 +139,7 @@ func (r *room) sendLocked(payload []byte, policy hub.Policy, key string, except 
 	}
 }
 
-// joinRoom gives a subscription the roster, and makes its session a member unless it only observes.
+// joinRoom gives a subscription the roster, and makes its session a member, or, if it only observes, none.
 func (s *session) joinRoom(sub *subscription, wish *wire.PresenceWish) {
 	first := sub.room == nil
 	if first {
@@ -149,7 +149,13 @@ func (s *session) joinRoom(sub *subscription, wish *wire.PresenceWish) {
 	id, member := s.identity()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !wish.Observe {
+	switch {
+	case wish.Observe && sub.joined:
+		sub.joined = false
+		if r.roster.Leave(member, id, s) {
+			r.changedLocked()
+		}
+	case !wish.Observe:
 		if r.roster.Join(member, id, s, wish.Data) {
 			r.changedLocked()
 		}

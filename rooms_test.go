@@ -135,6 +135,11 @@ func TestS11_JoinUpdateStateLeave(t *testing.T) {
 	if m := watch.want("state"); string(m.Data) != "null" {
 		t.Fatalf("state %+v", m)
 	}
+	// A repeated subscribe leaves the roster and comes back, without a gap in the messages.
+	a.send(`{"type":"subscribe","sid":"1","channel":"open.room","presence":{"observe":true}}`)
+	watch.until(o, "alice only observes", func() bool { return !o.has("alice") })
+	a.send(`{"type":"subscribe","sid":"1","channel":"open.room","presence":{"data":{}}}`)
+	watch.until(o, "alice is back", func() bool { return o.has("alice") })
 	a.send(`{"type":"unsubscribe","sid":"1"}`)
 	watch.until(o, "alice has left", func() bool { return !o.has("alice") })
 	eventually(t, "the close hook finds nobody (P26)", func() bool { return s.Roster("open.room").Total == 0 })

@@ -88,7 +88,8 @@ func (s *session) Message(_ *hub.Conn, binary bool, data []byte) {
 			s.conn.Close(wire.CloseFrameRate, "frame rate")
 			return
 		}
-		s.refuse(wire.Command{}, &wire.Error{Code: wire.CodeFrameRateLimit, Message: "more frames than the budget", Retry: retry})
+		c, _ := wire.Decode(data, wire.Limits{}) // only to name what is refused; the next burst closes
+		s.refuse(c.Named(), &wire.Error{Code: wire.CodeFrameRateLimit, Message: "more frames than the budget", Retry: retry})
 		return
 	}
 	if binary {

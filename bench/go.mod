@@ -2,7 +2,10 @@ module github.com/tidewire/tidewire/bench
 
 go 1.26.8
 
-require github.com/tidewire/tidewire v0.0.0
+require (
+	github.com/gorilla/websocket v1.5.3
+	github.com/tidewire/tidewire v0.0.0
+)
 
 require (
 	github.com/MicahParks/jwkset v0.11.4 // indirect

@@ -43,16 +43,23 @@ func feedAll(stream []byte, sizes []byte) (got []string, code uint16) {
 	return r.got, code
 }
 
+var errClose = errors.New("a close frame")
+
 // reference reads the same stream with another implementation, up to the first error or close frame.
 func reference(stream []byte) (got []string, err error) {
 	r := wsutil.Reader{
 		Source: bytes.NewReader(stream), State: ws.StateServerSide, CheckUTF8: true,
 		OnIntermediate: func(h ws.Header, r io.Reader) error {
-			if h.OpCode == ws.OpClose {
-				return io.EOF
+			n, err := io.Copy(io.Discard, r)
+			switch {
+			case err != nil:
+				return err
+			case n < h.Length:
+				return io.ErrUnexpectedEOF
+			case h.OpCode == ws.OpClose:
+				return errClose
 			}
-			_, err := io.Copy(io.Discard, r)
-			return err
+			return nil
 		},
 	}
 	for {
@@ -63,12 +70,12 @@ func reference(stream []byte) (got []string, err error) {
 		if !h.Masked {
 			return got, errors.New("unmasked")
 		}
-		if h.OpCode == ws.OpClose {
-			return got, io.EOF
-		}
 		if h.OpCode.IsControl() {
-			if err := r.Discard(); err != nil {
-				return got, err
+			if n, err := io.Copy(io.Discard, &r); err != nil || n < h.Length {
+				return got, io.ErrUnexpectedEOF
+			}
+			if h.OpCode == ws.OpClose {
+				return got, errClose
 			}
 			continue
 		}
@@ -147,7 +154,10 @@ var streams = []struct {
 func TestH09_Streams(t *testing.T) {
 	for _, tt := range streams {
 		t.Run(tt.name, func(t *testing.T) {
-			for _, sizes := range [][]byte{nil, {0}, {1}, {2, 0, 6}, {255, 3}} {
+			for _, sizes := range [][]byte{nil, {255, 3}, {0}, {1}, {2, 0, 6}} {
+				if len(tt.stream) > 100_000 && len(sizes) == 1 {
+					continue
+				}
 				if got, code := feedAll(tt.stream, sizes); !slices.Equal(got, tt.got) || code != tt.code {
 					t.Errorf("in pieces of %v: got %.200q, %d; want %.200q, %d", sizes, got, code, tt.got, tt.code)
 				}
@@ -175,7 +185,8 @@ func FuzzFeed(f *testing.F) {
 			if !slices.Equal(got, want) {
 				t.Errorf("got %q, %d; the reference has %q, %v", got, code, want, err)
 			}
-			if code == 0 && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			// The reference looks at the text of a message before its end.
+			if code == 0 && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, wsutil.ErrInvalidUTF8) {
 				t.Errorf("accepted what the reference refuses: %v", err)
 			}
 		}

@@ -265,7 +265,7 @@ func (c *Conn) writeOut(b *batch, rest *remainder) bool {
 	if err == nil {
 		return true
 	}
-	if c.state == stateOpen && (!c.blocked || n > 0) { // closing ends in time even if it moves
+	if c.state == stateOpen && (rest == nil || n > 0) { // closing ends in time even if it moves
 		c.waitSince = c.hub.now()
 	}
 	c.dirty, c.blocked = false, true

@@ -57,13 +57,13 @@ func Decode(data []byte, limits Limits) (Command, error) {
 		return Command{}, Errorf(CodeProtocolVersion, "the message is not a JSON object of the protocol")
 	}
 	if err := c.check(limits); err != nil {
-		return c.named(), err
+		return c.Named(), err
 	}
 	return c, nil
 }
 
-// named keeps only what a refusal may repeat.
-func (c Command) named() Command {
+// Named keeps only what a refusal may repeat.
+func (c Command) Named() Command {
 	id := func(s string) string {
 		if validID(s) {
 			return s

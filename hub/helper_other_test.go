@@ -1,0 +1,5 @@
+//go:build !unix
+
+package hub_test
+
+func setReadBuffer(uintptr, int) {}

@@ -1,0 +1,89 @@
+package tidewire_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tidewire/tidewire"
+
+// rules says which packages of this module each may import. Imports point one way; only cmd/tidewire imports everything.
+var rules = map[string][]string{
+	"wire":             {},
+	"hub":              {},
+	"auth":             {"internal/backoff"},
+	"internal/backoff": {},
+	"internal/load":    {},
+	"presence":         {"wire"},
+	"ws":               {"hub", "auth", "internal/backoff"},
+	"client":           {"wire", "presence", "internal/backoff"},
+	"":                 {"hub", "ws", "wire", "presence", "auth"},
+	"demo":             {"", "auth"},
+}
+
+// pure packages stay on the standard library.
+var pure = []string{"wire", "presence", "internal/backoff"}
+
+// drivers are known to cmd/tidewire alone.
+var drivers = []string{"github.com/alecthomas/kong", "github.com/knadh/koanf", "github.com/google/cel-go"}
+
+func TestImportsPointOneWay(t *testing.T) {
+	t.Parallel()
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); name == "bench" || name == "node_modules" || name == "testdata" || strings.HasPrefix(name, ".") && name != "." {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		pkg := path.Dir(filepath.ToSlash(file))
+		if pkg == "." {
+			pkg = ""
+		}
+		if strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "examples/") || strings.HasPrefix(pkg, "e2e") {
+			return nil
+		}
+		allowed, known := rules[pkg]
+		if !known {
+			t.Errorf("%s: no import rule for package %q", file, pkg)
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range f.Imports {
+			imported := strings.Trim(spec.Path.Value, `"`)
+			if rest, ours := strings.CutPrefix(imported, module); ours {
+				if rest = strings.TrimPrefix(rest, "/"); !slices.Contains(allowed, rest) {
+					t.Errorf("%s: package %q may not import %q", file, pkg, rest)
+				}
+				continue
+			}
+			if slices.Contains(pure, pkg) && strings.Contains(strings.Split(imported, "/")[0], ".") {
+				t.Errorf("%s: a pure package imports %s", file, imported)
+			}
+			for _, driver := range drivers {
+				if strings.HasPrefix(imported, driver) {
+					t.Errorf("%s: only cmd/tidewire may import %s", file, imported)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

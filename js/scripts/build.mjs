@@ -1,0 +1,16 @@
+// Bundles the two entries. tsc writes the declarations beside them.
+import { rmSync } from 'node:fs'
+import { build } from 'esbuild'
+
+rmSync('dist', { recursive: true, force: true })
+await build({
+  entryPoints: ['src/index.ts', 'src/react.ts'],
+  outdir: 'dist',
+  bundle: true,
+  splitting: true,
+  format: 'esm',
+  target: 'es2022',
+  external: ['react'],
+  sourcemap: true,
+  logLevel: 'warning',
+})

@@ -1,0 +1,144 @@
+// The messages of protocol version 1, as spec/protocol.md describes them.
+
+export const PROTOCOL = 1
+export const SUBPROTOCOL = 'tidewire.1'
+
+/** What a subscription asks about the roster. Absent: nothing. */
+export interface PresenceRequest {
+  readonly data?: unknown
+  readonly observe?: true
+  /** Asks for a snapshot again. */
+  readonly resync?: true
+}
+
+export type ClientFrame =
+  | { readonly type: 'hello'; readonly protocol: number; readonly client: string; readonly build?: string }
+  | { readonly type: 'subscribe'; readonly sid: string; readonly channel: string; readonly presence?: PresenceRequest }
+  | { readonly type: 'unsubscribe'; readonly sid: string }
+  | { readonly type: 'publish'; readonly channel: string; readonly data: unknown; readonly id: string; readonly key?: string; readonly echo?: boolean }
+  | { readonly type: 'presence'; readonly channel: string; readonly data: unknown }
+  | { readonly type: 'state'; readonly channel: string; readonly data: unknown }
+  | { readonly type: 'auth'; readonly token: string }
+
+/** What the server takes, announced by `welcome`. */
+export interface Limits {
+  /** Bytes of one frame. */
+  readonly frameBytes: number
+  /** Frames a second, in the long run. */
+  readonly framesPerSecond: number
+  /** Frames at once. */
+  readonly frameBurst: number
+  /** Subscriptions of one connection. */
+  readonly channels: number
+  /** Bytes of presence data, as JSON. */
+  readonly presenceBytes: number
+  /** Bytes of a state, as JSON. */
+  readonly stateBytes: number
+}
+
+/** Taken as granted until the first `welcome`, and for members that it leaves out. */
+export const DEFAULT_LIMITS: Limits = {
+  frameBytes: 262_144,
+  framesPerSecond: 64,
+  frameBurst: 256,
+  channels: 64,
+  presenceBytes: 1024,
+  stateBytes: 1024,
+}
+
+export interface Welcome {
+  readonly type: 'welcome'
+  readonly protocol: number
+  readonly connection: string
+  readonly session: string
+  readonly actor?: string
+  readonly node?: string
+  readonly build?: string
+  readonly expiresInMs?: number
+  readonly heartbeatMs?: number
+  readonly limits?: Partial<Limits>
+}
+
+export interface WireMember {
+  readonly id: string
+  readonly data?: unknown
+  readonly sessions: readonly string[]
+  /** Present when `sessions` does not list all. */
+  readonly sessionCount?: number
+  readonly state?: Readonly<Record<string, unknown>>
+}
+
+export interface PresenceFrame {
+  readonly type: 'presence'
+  readonly channel: string
+  readonly version: number
+  readonly total: number
+  readonly snapshot?: readonly WireMember[]
+  readonly joins?: readonly WireMember[]
+  readonly updates?: readonly WireMember[]
+  readonly leaves?: readonly string[]
+}
+
+export interface StateFrame {
+  readonly type: 'state'
+  readonly channel: string
+  readonly member: string
+  readonly session: string
+  readonly data: unknown
+}
+
+export interface MessageFrame {
+  readonly type: 'message'
+  readonly channel: string
+  readonly id: string
+  readonly data: unknown
+  readonly from?: { readonly actor?: string; readonly session: string }
+  readonly key?: string
+}
+
+export interface RefusedFrame {
+  readonly type: 'refused'
+  /** The type of the refused message; absent or empty if it could not be read. */
+  readonly re?: string
+  readonly code: string
+  readonly cause?: string
+  readonly fix?: string
+  readonly retryAfterMs?: number
+  readonly sid?: string
+  readonly id?: string
+  readonly channel?: string
+}
+
+export interface UnsubscribedFrame {
+  readonly type: 'unsubscribed'
+  readonly sid: string
+  readonly channel: string
+  readonly code?: string
+  readonly cause?: string
+  readonly fix?: string
+  readonly retryAfterMs?: number
+}
+
+export type ServerFrame =
+  | Welcome
+  | MessageFrame
+  | PresenceFrame
+  | StateFrame
+  | RefusedFrame
+  | UnsubscribedFrame
+  | { readonly type: 'authenticated'; readonly expiresInMs?: number }
+  | { readonly type: 'subscribed'; readonly sid: string; readonly channel: string }
+  | { readonly type: 'published'; readonly id: string }
+  | { readonly type: 'skipped'; readonly channel: string; readonly count: number }
+  | { readonly type: 'reconnect'; readonly afterMs: number }
+  | { readonly type: 'update-available'; readonly build: string }
+
+/** Reads one frame; undefined for what is not one. Types of a later version pass: whoever takes a frame leaves out what it does not know. */
+export function decode(text: unknown): ServerFrame | undefined {
+  try {
+    const frame = JSON.parse(text as string) as ServerFrame | null
+    return typeof frame?.type === 'string' ? frame : undefined
+  } catch {
+    return undefined
+  }
+}

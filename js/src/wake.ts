@@ -1,0 +1,16 @@
+/** What the browser says about the page or the network. None of it is proof; each is a reason to look. */
+export type Wake = 'online' | 'restored' | 'visible'
+
+/**
+ * Calls listener when the network is said to be back, when the page returns from the back/forward cache, and
+ * when it becomes visible. Outside a browser it does nothing. Returns a function that stops it.
+ */
+export function onWake(listener: (wake: Wake) => void): () => void {
+  if (typeof document === 'undefined') return () => {}
+  const listening = new AbortController()
+  const { signal } = listening
+  window.addEventListener('online', () => listener('online'), { signal })
+  window.addEventListener('pageshow', (event) => event.persisted && listener('restored'), { signal })
+  document.addEventListener('visibilitychange', () => document.visibilityState === 'visible' && listener('visible'), { signal })
+  return () => listening.abort()
+}

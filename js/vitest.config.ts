@@ -1,0 +1,15 @@
+import { defineConfig } from 'vitest/config'
+
+export const config = defineConfig({
+  test: {
+    include: ['test/**/*.test.ts', 'test/**/*.test.tsx'],
+    // The wire tests run in plain Node: the core must not need a DOM. Those of
+    // wake signals and React name happy-dom in their first line.
+    environment: 'node',
+    maxWorkers: 1,
+    typecheck: { enabled: false },
+  },
+})
+
+// Vitest reads the configuration from the default export.
+export default config
