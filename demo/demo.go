@@ -32,8 +32,11 @@ import (
 //go:embed all:dist
 var dist embed.FS
 
-// tokenLife is short, so that renewing is part of the demo.
-const tokenLife = 2 * time.Minute
+// A page's token is short, so that renewing is part of the demo; the one for the terminal is not, so that it can be copied.
+const (
+	tokenLife         = 2 * time.Minute
+	terminalTokenLife = 24 * time.Hour
+)
 
 // Options configures the demo.
 type Options struct {
@@ -76,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	go func() { served <- srv.Serve(l) }()
 
 	url := "http://" + l.Addr().String()
-	token, err := guestToken(secret, "guest-terminal")
+	token, err := guestToken(secret, "guest-terminal", terminalTokenLife)
 	if err != nil {
 		return err
 	}
@@ -88,10 +91,10 @@ Open it in two windows. To take part from a terminal:
   tidewire pub demo.lobby '{"kind":"say","text":"hello"}' --url %[1]s --key %[2]s
 
 API key  %[2]s
-Token    %[3]s (for %[4]s)
+Token    %[3]s (for a day)
 Stop     Ctrl-C
 
-`, url, key, token, tokenLife)
+`, url, key, token)
 	if o.Ready != nil {
 		o.Ready(url)
 	}
@@ -176,9 +179,9 @@ func newHandler(node *tidewire.Node, secret []byte) (http.Handler, error) {
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 		mux.Handle(path, node)
 	}
-	mux.HandleFunc("GET /demo/session", func(w http.ResponseWriter, r *http.Request) { serveSession(w, r, secret) })
+	mux.HandleFunc("/demo/session", func(w http.ResponseWriter, r *http.Request) { serveSession(w, r, secret) })
 	pages := http.FileServerFS(files)
-	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-cache")
 		w.Header().Set("Content-Security-Policy", "default-src 'self'; connect-src 'self' ws: wss:; style-src 'self' 'unsafe-inline'; img-src 'self' data:")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -196,7 +199,7 @@ func serveSession(w http.ResponseWriter, r *http.Request, secret []byte) {
 		http.Error(w, "guest must be guest- and 6 to 32 letters or digits", http.StatusBadRequest)
 		return
 	}
-	token, err := guestToken(secret, guest)
+	token, err := guestToken(secret, guest, tokenLife)
 	if err != nil {
 		http.Error(w, "no token", http.StatusInternalServerError)
 		return
@@ -206,8 +209,8 @@ func serveSession(w http.ResponseWriter, r *http.Request, secret []byte) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"token": token, "expiresInMs": tokenLife.Milliseconds(), "build": buildID()})
 }
 
-func guestToken(secret []byte, guest string) (string, error) {
-	return auth.Sign(secret, auth.Identity{Subject: guest, ExpiresAt: time.Now().Add(tokenLife)})
+func guestToken(secret []byte, guest string, life time.Duration) (string, error) {
+	return auth.Sign(secret, auth.Identity{Subject: guest, ExpiresAt: time.Now().Add(life)})
 }
 
 // signingKey reads the key, or makes it.
