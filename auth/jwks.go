@@ -208,10 +208,7 @@ func parseKeySet(ctx context.Context, data []byte) (keyfunc.Keyfunc, error) {
 	store := jwkset.NewMemoryStorage()
 	usable := 0
 	for _, m := range set.Keys {
-		if m.KTY == jwkset.KtyOct {
-			continue // a shared secret has no place in a public set
-		}
-		key, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
+		key, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{}) // refuses shared secrets
 		if err != nil {
 			continue
 		}
