@@ -97,8 +97,16 @@ type ChannelOptions struct {
 // rule is one declaration.
 type rule struct {
 	pattern  string
-	segments []string
+	segments []segment
 	opts     ChannelOptions
+}
+
+// segment is one part of a pattern: a literal, or a literal beginning and then anything, which may have a name.
+type segment struct {
+	literal string
+	open    bool   // more may follow
+	name    string // of what follows
+	rest    bool   // **
 }
 
 // ruleSet is the declarations in order.
@@ -107,7 +115,7 @@ type ruleSet struct {
 	rules []*rule
 }
 
-// Channel declares the channels that match a pattern: segments joined by dots, where {name} or * stands for one segment and a last ** for one or more. The first declaration that matches a channel counts.
+// Channel declares the channels that match a pattern: segments joined by dots, where {name} or * stands for a segment, or for the rest of one ("process:{id}"), and a last ** for one or more segments. The first declaration that matches a channel counts.
 func (n *Node) Channel(pattern string, opts ChannelOptions) error {
 	segments, err := parsePattern(pattern)
 	if err != nil {
@@ -131,25 +139,33 @@ func (n *Node) Channel(pattern string, opts ChannelOptions) error {
 	return nil
 }
 
-func parsePattern(pattern string) ([]string, error) {
-	segments := strings.Split(pattern, ".")
+func parsePattern(pattern string) ([]segment, error) {
+	parts := strings.Split(pattern, ".")
+	segments := make([]segment, len(parts))
 	names := map[string]bool{}
-	for i, s := range segments {
-		switch {
-		case s == "*":
-		case s == "**":
-			if i != len(segments)-1 {
+	for i, part := range parts {
+		if part == "**" {
+			if i != len(parts)-1 {
 				return nil, fmt.Errorf("channel pattern %q: ** must be last", pattern)
 			}
-		case strings.HasPrefix(s, "{") && strings.HasSuffix(s, "}"):
-			name := s[1 : len(s)-1]
-			if name == "" || !wire.ValidChannel(name) || names[name] {
-				return nil, fmt.Errorf("channel pattern %q: bad or repeated parameter %s", pattern, s)
+			segments[i] = segment{rest: true}
+			continue
+		}
+		s := segment{literal: part}
+		if literal, ok := strings.CutSuffix(part, "*"); ok {
+			s = segment{literal: literal, open: true}
+		} else if literal, name, ok := strings.Cut(part, "{"); ok {
+			name, closed := strings.CutSuffix(name, "}")
+			if !closed || !wire.ValidChannel(name) || names[name] {
+				return nil, fmt.Errorf("channel pattern %q: bad or repeated parameter in %q", pattern, part)
 			}
 			names[name] = true
-		case !wire.ValidChannel(s):
-			return nil, fmt.Errorf("channel pattern %q: bad segment %q", pattern, s)
+			s = segment{literal: literal, open: true, name: name}
 		}
+		if s.literal == "" && !s.open || s.literal != "" && !wire.ValidChannel(s.literal) {
+			return nil, fmt.Errorf("channel pattern %q: bad segment %q", pattern, part)
+		}
+		segments[i] = s
 	}
 	return segments, nil
 }
@@ -173,20 +189,20 @@ func (r *rule) match(channel string) (map[string]string, bool) {
 		if !more {
 			return nil, false
 		}
-		if s == "**" {
+		if s.rest {
 			return params, true
 		}
 		var part string
 		part, rest, more = strings.Cut(rest, ".")
-		switch {
-		case s == "*":
-		case s[0] == '{':
+		value, ok := strings.CutPrefix(part, s.literal)
+		if !ok || s.open == (value == "") {
+			return nil, false
+		}
+		if s.name != "" {
 			if params == nil {
 				params = map[string]string{}
 			}
-			params[s[1:len(s)-1]] = part
-		case s != part:
-			return nil, false
+			params[s.name] = value
 		}
 	}
 	return params, !more

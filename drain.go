@@ -2,6 +2,7 @@ package tidewire
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tidewire/tidewire/wire"
@@ -16,14 +17,23 @@ func (n *Node) drain() {
 	window := max(n.opts.DrainWindow, 0)
 	var sessions []*session
 	n.eachSession(func(s *session) { sessions = append(sessions, s) })
-	n.log.Info("draining", "connections", len(sessions), "window", window)
+	others := slices.Collect(n.ws.AllClients())
+	n.log.Info("draining", "connections", len(sessions)+len(others), "window", window)
 	for _, s := range sessions {
 		s.sendAway(time.Duration(rand.Int64N(int64(window) + 1)))
 	}
 	// Clients leave by themselves in their slots; the last have a little more than the window.
-	if len(sessions) > 0 {
-		n.waitEmpty(window + min(window/4, time.Second))
+	// A go-ws client cannot be told: its connection is closed in its slot.
+	next := 0
+	closeDue := func(passed time.Duration) {
+		for ; next < len(others) && passed >= window*time.Duration(next)/time.Duration(len(others)); next++ {
+			others[next].Disconnect(1012, "service restart")
+		}
 	}
+	if len(sessions)+len(others) > 0 {
+		n.waitEmpty(window+min(window/4, time.Second), closeDue)
+	}
+	closeDue(window)
 	left := 0
 	n.eachSession(func(s *session) {
 		s.conn.Close(1012, "service restart")
@@ -39,8 +49,9 @@ func (s *session) sendAway(after time.Duration) {
 	s.send(wire.Reconnect(after).Encode())
 }
 
-// waitEmpty returns when no session is left, or after d.
-func (n *Node) waitEmpty(d time.Duration) {
+// waitEmpty returns when no connection is left, or after d. It calls each with the time that has passed, often.
+func (n *Node) waitEmpty(d time.Duration, each func(passed time.Duration)) {
+	start := time.Now()
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -50,6 +61,7 @@ func (n *Node) waitEmpty(d time.Duration) {
 		case <-deadline.C:
 			return
 		case <-tick.C:
+			each(time.Since(start))
 		}
 	}
 }

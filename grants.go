@@ -104,6 +104,7 @@ func (n *Node) Reauthorize(actor string) {
 			s.reauthorizeWith(&wg)
 		}
 	})
+	n.recheckWS(actor)
 	wg.Wait()
 }
 

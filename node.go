@@ -17,6 +17,7 @@ import (
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
 	"github.com/tidewire/tidewire/wire"
+	"github.com/tidewire/tidewire/ws"
 )
 
 // Options configures a [Node]. The zero value serves anonymous clients, allows them nothing, and says so in the log.
@@ -174,6 +175,7 @@ type Node struct {
 	rules   ruleSet
 	tenants tenantCounts
 	rooms   rooms
+	ws      *ws.Hub
 
 	messageIDs atomic.Uint64
 	draining   atomic.Bool
@@ -208,6 +210,7 @@ func New(opts Options) (*Node, error) {
 		MaxConns:           opts.Limits.Connections,
 		MaxChannels:        opts.Limits.Channels,
 		MaxChannelsPerConn: opts.Limits.ChannelsPerConnection,
+		MaxTasksPerConn:    opts.Limits.FrameBurst, // whatever the frame budget lets through may wait
 		Portable:           opts.Portable,
 		Skipped:            encodeSkipped,
 		OnDrop:             n.onDrop,
@@ -215,6 +218,7 @@ func New(opts Options) (*Node, error) {
 	})
 	n.accepts = newBudget(float64(opts.Limits.AcceptsPerSecond), float64(opts.Limits.AcceptBurst))
 	n.rooms.init(n)
+	n.initWS()
 	n.initMetrics()
 	n.initRoutes()
 	return n, nil
@@ -329,6 +333,12 @@ func (n *Node) publish(p wire.Publication, policy Policy, except *hub.Conn) erro
 // Disconnect closes the connections of an actor with 1008 and returns how many there were. Nothing reaches them after it returns.
 func (n *Node) Disconnect(actor string) int {
 	closed := 0
+	for c := range n.ws.AllClients() {
+		if c.UserID == actor {
+			c.Disconnect(1008, "disconnected")
+			closed++
+		}
+	}
 	n.eachSession(func(s *session) {
 		if s.actor().ID == actor {
 			s.conn.Close(1008, "disconnected")

@@ -86,6 +86,8 @@ func TestS08_PatternsWithParameters(t *testing.T) {
 			n.Channel("org.{orgId}.feed", record("params")),
 			n.Channel("org.*.other", record("star")),
 			n.Channel("deep.**", record("rest")),
+			n.Channel("process:{id}", record("part")),
+			n.Channel("log-*.x", record("begins")),
 		)
 	})
 	c := s.connect()
@@ -94,6 +96,8 @@ func TestS08_PatternsWithParameters(t *testing.T) {
 		{"org.8.feed", "paramsmap[orgId:8]"},
 		{"org.8.other", "starmap[]"},
 		{"deep.a", "restmap[]"},
+		{"process:p-1", "partmap[id:p-1]"},
+		{"log-1.x", "beginsmap[]"},
 		{"deep.a.b.c", "restmap[]"},
 	} {
 		c.subscribe(fmt.Sprint(i), tc.channel)
@@ -101,7 +105,7 @@ func TestS08_PatternsWithParameters(t *testing.T) {
 			t.Errorf("%s: guard %v, want %v", tc.channel, v, tc.want)
 		}
 	}
-	for _, channel := range []string{"org.8", "org.8.feed.x", "deep", "org..feed"} {
+	for _, channel := range []string{"org.8", "org.8.feed.x", "deep", "org..feed", "process:", "process:1.x", "log-.x"} {
 		c.send(fmt.Sprintf(`{"type":"subscribe","sid":"x","channel":%q}`, channel))
 		if m := c.want("refused"); m.Code != "TOPIC_FORBIDDEN" && m.Code != "CHANNEL_INVALID" {
 			t.Errorf("%s: %+v", channel, m)
@@ -481,11 +485,9 @@ func TestS02_ExpiredGrants(t *testing.T) {
 
 	// No: the grant was withdrawn, or is of someone else.
 	book.set(func() (*tidewire.Grant, error) { return nil, nil })
-	gone := s.connectAs("ok-bob")
-	gone.wantClose(1008)
+	s.dial(withToken("ok-bob")).wantClose(1008)
 	book.set(func() (*tidewire.Grant, error) { return fresh("mallory") })
-	other := s.connectAs("ok-bob")
-	other.wantClose(1008)
+	s.dial(withToken("ok-bob")).wantClose(1008)
 }
 
 func TestS02_ExpiredGrantWithoutRefreshCloses(t *testing.T) {

@@ -1,20 +1,91 @@
 package tidewire
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
 
+	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
 	"github.com/tidewire/tidewire/wire"
+	"github.com/tidewire/tidewire/ws"
 )
+
+// The go-ws face serves the JSON protocol of package ws on the node's own hub and channels, under its authenticator, guards and limits.
+
+func (n *Node) initWS() {
+	cfg := ws.HubConfig{
+		CheckOrigin: func(*http.Request) bool { return true }, // admit has looked
+		OnSubscribe: func(c *ws.Client, channel string) error {
+			return n.allowWS(c, channel)
+		},
+		Logger: n.log,
+	}
+	if n.opts.Authenticate != nil {
+		cfg.Authenticator = ws.AuthenticatorFunc(n.authenticateWS)
+	}
+	n.ws = ws.On(n.hub, dialectWS, cfg)
+}
 
 // serveWS is GET /ws.
 func (n *Node) serveWS(w http.ResponseWriter, r *http.Request) {
-	n.problem(w, wire.Errorf(wire.CodeNotFound, "not yet"))
+	if err := hub.CheckHandshake(r); err != nil {
+		n.refuseHandshake(w, err)
+		return
+	}
+	grant, err := n.admit(r)
+	if err != nil {
+		n.problem(w, err)
+		return
+	}
+	n.ws.HandleWebSocket(w, r.WithContext(context.WithValue(r.Context(), grantKey{}, grant)))
 }
 
-func encodeWS(wire.Publication) []byte { return nil }
+type grantKey struct{}
 
-// encodeSkipped tells a connection what it missed, in its dialect.
+// authenticateWS gives what admit has decided.
+func (n *Node) authenticateWS(r *http.Request) ws.AuthResult {
+	g, _ := r.Context().Value(grantKey{}).(*Grant)
+	if g == nil {
+		return ws.AuthResult{Error: auth.ErrDenied}
+	}
+	return ws.AuthResult{Valid: true, UserID: g.Actor.ID, Claims: g.Actor.Claims, ExpiresAt: g.ExpiresAt}
+}
+
+// allowWS asks the guard of a channel for a go-ws client.
+func (n *Node) allowWS(c *ws.Client, channel string) error {
+	if !wire.ValidChannel(channel) {
+		return wire.Errorf(wire.CodeChannelInvalid, "malformed channel name")
+	}
+	_, err := n.allow(context.Background(), Actor{ID: c.UserID, Claims: c.Claims}, channel, ActionSubscribe)
+	return err
+}
+
+// recheckWS asks the guards of all channels of an actor's go-ws clients.
+func (n *Node) recheckWS(actor string) {
+	for c := range n.ws.AllClients() {
+		if c.UserID != actor {
+			continue
+		}
+		for _, channel := range c.Subscriptions() {
+			if errors.Is(n.allowWS(c, channel), &wire.Error{Code: wire.CodeTopicForbidden}) {
+				n.ws.Unsubscribe(c, channel)
+			}
+		}
+	}
+}
+
+// encodeWS is a publication as a go-ws client gets it.
+func encodeWS(p wire.Publication) []byte {
+	b, err := ws.Encode(p.Channel, ws.Message{Type: ws.TypeEvent, Data: json.RawMessage(p.Data)})
+	if err != nil { // the data was decoded from JSON
+		return nil
+	}
+	return b
+}
+
+// encodeSkipped tells a connection what it missed, in its dialect. A go-ws client has no message for it.
 func encodeSkipped(d hub.Dialect, channel string, count uint64) []byte {
 	if d == dialectNative {
 		return wire.Skipped(channel, count)

@@ -361,7 +361,7 @@ func roster(ctx context.Context, targets []target) error {
 		}
 		defer f.Close()
 		settle(f)
-		took, after := time.Since(start), s.usage()
+		took, after := time.Since(start)-500*time.Millisecond, s.usage()
 		fmt.Printf("| %s | %.1f | %.1f | %.0f | %d | %d |\n", s.name, took.Seconds(), (after.CPU() - base.CPU()).Seconds(),
 			float64((after.CPU()-base.CPU()).Microseconds())/float64(members), f.Bytes(), (after.RSS-base.RSS)/uint64(members))
 		return nil
@@ -370,11 +370,11 @@ func roster(ctx context.Context, targets []target) error {
 	return err
 }
 
-// settle returns when nothing has been read for half a second.
+// settle returns when no frame has been read for half a second.
 func settle(f *load.Fleet) {
-	for last := f.Bytes(); ; {
+	for last := f.Frames(); ; {
 		time.Sleep(500 * time.Millisecond)
-		n := f.Bytes()
+		n := f.Frames()
 		if n == last {
 			return
 		}

@@ -16,7 +16,7 @@ import (
 
 const (
 	centrifugoVersion = "v6.9.1"
-	natsVersion       = "v2.15.2"
+	natsVersion       = "v2.15.3"
 )
 
 // target is a server and how to speak to it.

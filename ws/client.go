@@ -66,6 +66,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// Disconnect ends the connection with a close code and a reason, after what is queued was written.
+func (c *Client) Disconnect(code uint16, reason string) { c.conn.Close(code, reason) }
+
 // lane is the one lane of a client's tasks: all of them run in order.
 const lane = "client"
 

@@ -72,8 +72,9 @@ type HubConfig struct {
 
 // Hub holds clients and their channels. Its methods may be called from any goroutine.
 type Hub struct {
-	cfg  HubConfig
-	core *hub.Hub
+	cfg     HubConfig
+	core    *hub.Hub
+	dialect hub.Dialect
 	// ctx is that of Run: set before the core accepts a connection.
 	ctx atomic.Pointer[context.Context]
 
@@ -93,7 +94,7 @@ func NewHubWithConfig(cfg HubConfig) *Hub {
 	if cfg.MaxMessageBytes <= 0 {
 		cfg.MaxMessageBytes = DefaultMaxMessageBytes
 	}
-	return &Hub{cfg: cfg, core: hub.New(hub.Options{
+	return newHub(cfg, 0, hub.New(hub.Options{
 		HeartbeatInterval: cfg.HeartbeatInterval,
 		PongTimeout:       cfg.PongTimeout,
 		WriteTimeout:      cfg.WriteTimeout,
@@ -105,7 +106,29 @@ func NewHubWithConfig(cfg HubConfig) *Hub {
 		MaxChannels:        cfg.MaxChannels,
 		MaxChannelsPerConn: cfg.MaxChannelsPerClient,
 		Logger:             cfg.Logger,
-	})}
+	}))
+}
+
+func newHub(cfg HubConfig, d hub.Dialect, core *hub.Hub) *Hub {
+	return &Hub{cfg: cfg, core: core, dialect: d}
+}
+
+// On returns a hub whose clients are connections of an existing core, in a dialect of theirs, beside others. The core's owner runs it and sets its limits, so Run and the
+// fields of cfg that are about time, queues and numbers do nothing. Broadcast and SendToChannel reach this hub's clients only, and Stats counts all of the core.
+func On(core *hub.Hub, d hub.Dialect, cfg HubConfig) *Hub {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	h := newHub(cfg, d, core)
+	ctx := context.Background()
+	h.ctx.Store(&ctx)
+	return h
+}
+
+// Encode is what [Hub.SendToChannel] puts on the wire, for the core's owner to publish in this dialect.
+func Encode(channel string, msg Message) ([]byte, error) {
+	msg.Channel = channel
+	return msg.encode()
 }
 
 // Run serves until ctx ends, then closes every client with 1001 and returns when all goroutines have stopped. It must be called once. Clients that connect up to 5 s before wait for it.
@@ -121,7 +144,7 @@ func (h *Hub) Run(ctx context.Context) error {
 
 // Broadcast sends a message to all clients. It disconnects those whose queue is full. The error is that the message cannot be encoded or is larger than a queue.
 func (h *Hub) Broadcast(msg Message) error {
-	m, err := publication(msg, hub.Disconnect)
+	m, err := h.publication(msg, hub.Disconnect)
 	if err != nil {
 		return err
 	}
@@ -137,7 +160,7 @@ func (h *Hub) SendToChannel(name string, msg Message) error {
 		return err
 	}
 	msg.Channel = name
-	m, err := publication(msg, hub.DropNewest)
+	m, err := h.publication(msg, hub.DropNewest)
 	if err != nil {
 		return err
 	}
@@ -147,12 +170,17 @@ func (h *Hub) SendToChannel(name string, msg Message) error {
 	return nil
 }
 
-func publication(msg Message, policy hub.Policy) (hub.Message, error) {
+func (h *Hub) publication(msg Message, policy hub.Policy) (hub.Message, error) {
 	data, err := msg.encode()
 	if err != nil {
 		return hub.Message{}, err
 	}
-	return hub.Message{Encode: func(hub.Dialect) []byte { return data }, Policy: policy}, nil
+	return hub.Message{Policy: policy, Encode: func(d hub.Dialect) []byte {
+		if d != h.dialect {
+			return nil
+		}
+		return data
+	}}, nil
 }
 
 // SendProcessOutput sends a line of a process to the channel "process:ID".
@@ -234,8 +262,8 @@ func (h *Hub) AllClients() iter.Seq[*Client] {
 	return func(yield func(*Client) bool) {
 		more := true
 		h.core.Each(func(c *hub.Conn) {
-			if client := c.Handler().(handler).client; more && client.accepted.Load() {
-				more = yield(client)
+			if own, ok := c.Handler().(handler); ok && more && own.client.hub == h && own.client.accepted.Load() {
+				more = yield(own.client)
 			}
 		})
 	}

@@ -61,7 +61,10 @@ func (h *Hub) HandleWebSocket(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unauthorized", http.StatusUnauthorized)
 		return
 	}
-	conn, err := h.core.Upgrade(w, r, hub.UpgradeOptions{Protocol: func(offered string) bool { return offered == Subprotocol }})
+	conn, err := h.core.Upgrade(w, r, hub.UpgradeOptions{
+		Dialect:  h.dialect,
+		Protocol: func(offered string) bool { return offered == Subprotocol },
+	})
 	if err != nil {
 		answer(w, err)
 		return

@@ -63,6 +63,7 @@ type Fleet struct {
 	delivered atomic.Uint64
 	bytes     atomic.Uint64
 	reads     atomic.Uint64
+	frames    atomic.Uint64
 	closed    atomic.Int64
 	stopping  atomic.Bool
 
@@ -290,6 +291,7 @@ func (c *conn) take(data []byte) bool {
 		case 10:
 			continue
 		}
+		f.frames.Add(1)
 		n := uint64(0)
 		if f.opts.Marker != nil {
 			n = uint64(bytes.Count(payload, f.opts.Marker))
@@ -411,6 +413,9 @@ func (f *Fleet) Bytes() uint64 { return f.bytes.Load() }
 
 // Reads is the number of reads that found something.
 func (f *Fleet) Reads() uint64 { return f.reads.Load() }
+
+// Frames is the number of frames read, without pings.
+func (f *Fleet) Frames() uint64 { return f.frames.Load() }
 
 // Lost is the number of deliveries missing in the sequences of the sampled connections, Disordered those that came late or again.
 func (f *Fleet) Lost() uint64 { return f.lost.Load() }
