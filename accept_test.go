@@ -2,6 +2,7 @@ package tidewire_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/tidewire/tidewire"
 	"github.com/tidewire/tidewire/auth"
+	"github.com/tidewire/tidewire/internal/load"
 )
 
 // bearer authenticates "ok-NAME" as NAME; "down" cannot be decided, "panic" panics.
@@ -196,12 +198,17 @@ func TestS07_SubscribeBurstCannotPassTheCap(t *testing.T) {
 			return nil
 		}})
 	})
-	c := s.connect()
-	raw := s.burst(c, 11, func(i int) string {
+	raw := s.oneWrite(11, func(i int) string {
 		return fmt.Sprintf(`{"type":"subscribe","sid":"s%d","channel":"slow.c%d"}`, i, i)
 	})
 	if raw["subscribed"] != 10 || raw["refused SUBSCRIPTION_LIMIT"] != 1 || asked.Load() != 10 {
 		t.Fatalf("answers %v, guard asked %d times", raw, asked.Load())
+	}
+	c := s.connect()
+	if got := s.burst(c, 10, func(i int) string {
+		return fmt.Sprintf(`{"type":"subscribe","sid":"s%d","channel":"slow.c%d"}`, i, i)
+	}); got["subscribed"] != 10 {
+		t.Fatalf("answers %v", got)
 	}
 	// The refused one took no place: after an unsubscribe there is room for exactly one.
 	c.send(`{"type":"unsubscribe","sid":"s0"}`)
@@ -218,12 +225,12 @@ func TestS07_SubscribeBurstCannotPassTheCap(t *testing.T) {
 func (s *server) burst(c *client, n int, msg func(int) string, more ...int) map[string]int {
 	s.t.Helper()
 	for i := range n {
-		c.send(msg(i)) // the client's library writes each at once; the server reads what has come together
+		c.send(msg(i))
 	}
+	got := map[string]int{}
 	for _, m := range more {
 		n += m
 	}
-	got := map[string]int{}
 	for range n {
 		m, err := c.read()
 		if err != nil {
@@ -232,6 +239,75 @@ func (s *server) burst(c *client, n int, msg func(int) string, more ...int) map[
 		got[strings.TrimSpace(m.Type+" "+m.Code)]++
 	}
 	return got
+}
+
+// oneWrite sends messages as n frames in a single write on a connection of its own, and counts the answers until there are n.
+func (s *server) oneWrite(n int, msg func(int) string) map[string]int {
+	s.t.Helper()
+	answers := make(chan string, n+10)
+	f, err := load.Dial(s.t.Context(), load.Options{
+		URL: "ws" + strings.TrimPrefix(s.http.URL, "http") + "/v1/socket", Subprotocols: []string{"tidewire.1"}, Conns: 1,
+		Say: func(int) []string { return []string{`{"type":"hello","protocol":1}`} }, Ready: []byte(`"welcome"`), ReadyCount: 1,
+		OnFrame: func(p []byte) string {
+			var m message
+			_ = json.Unmarshal(p, &m)
+			if m.Type != "welcome" {
+				answers <- strings.TrimSpace(m.Type + " " + m.Code)
+			}
+			return ""
+		},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(f.Close)
+	var frames []byte
+	for i := range n {
+		frames = load.AppendFrame(frames, 0x81, []byte(msg(i)))
+	}
+	if err := f.Write(0, frames); err != nil {
+		s.t.Fatal(err)
+	}
+	got := map[string]int{}
+	for range n {
+		select {
+		case a := <-answers:
+			got[a]++
+		case <-time.After(patience):
+			s.t.Fatalf("only %v after %s", got, patience)
+		}
+	}
+	return got
+}
+
+// The same for the sid, the node's channels, the tenant's subscriptions and the frame budget.
+func TestS07_OneWriteCannotPassAnyLimit(t *testing.T) {
+	t.Parallel()
+	opts := tidewire.Options{
+		Tenant: func(tidewire.Actor) string { return "all" },
+		Limits: tidewire.Limits{Channels: 7, ChannelsPerConnection: 30, SubscriptionsPerTenant: 9, FramesPerSecond: 1, FrameBurst: 40},
+	}
+	sub := func(i int) string {
+		return fmt.Sprintf(`{"type":"subscribe","sid":"s%d","channel":"open.c%d"}`, i, i)
+	}
+	if got := start(t, opts).oneWrite(8, sub); got["subscribed"] != 7 || got["refused SUBSCRIPTION_LIMIT"] != 1 {
+		t.Errorf("channels of the node: %v", got)
+	}
+	opts.Limits.Channels = 100
+	if got := start(t, opts).oneWrite(10, sub); got["subscribed"] != 9 || got["refused SUBSCRIPTION_LIMIT"] != 1 {
+		t.Errorf("subscriptions of the tenant: %v", got)
+	}
+	if got := start(t, opts).oneWrite(2, func(i int) string {
+		return fmt.Sprintf(`{"type":"subscribe","sid":"s","channel":"open.c%d"}`, i)
+	}); got["subscribed"] != 1 || got["refused SUBSCRIPTION_ID_TAKEN"] != 1 {
+		t.Errorf("sid: %v", got)
+	}
+	// hello took one of the burst of 40.
+	if got := start(t, opts).oneWrite(40, func(i int) string {
+		return fmt.Sprintf(`{"type":"publish","channel":"open.a","id":"p%d","data":1}`, i)
+	}); got["published"] != 39 || got["refused FRAME_RATE_LIMIT"] != 1 {
+		t.Errorf("frames: %v", got)
+	}
 }
 
 func TestS07_NodeChannelLimit(t *testing.T) {

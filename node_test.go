@@ -283,15 +283,6 @@ func (c *client) subscribe(sid, channel string) {
 	}
 }
 
-// sync shows that everything sent before was handled, for commands without an answer: hello is answered in order with the reading of frames, and
-// the channel's lane by an unknown publish target of the same channel.
-func (c *client) sync(channel string) {
-	c.t.Helper()
-	id := fmt.Sprintf("sync-%d", time.Now().UnixNano())
-	c.send(fmt.Sprintf(`{"type":"publish","channel":%q,"id":%q,"data":0,"echo":false}`, channel, id))
-	c.await("sync", func(m message) bool { return m.ID == id })
-}
-
 // eventually waits until f holds.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()

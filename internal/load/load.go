@@ -65,7 +65,6 @@ type Fleet struct {
 	reads     atomic.Uint64
 	frames    atomic.Uint64
 	closed    atomic.Int64
-	stopping  atomic.Bool
 
 	// Latency is that of the sampled deliveries.
 	Latency Histogram
