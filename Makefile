@@ -7,7 +7,7 @@ GO        ?= go
 NPM       ?= npm
 GOFUMPT   = $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATIC    = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
-ERRCHECK  = $(GO) run github.com/kisielk/errcheck@v1.20.0
+ERRCHECK  = $(GO) run github.com/kisielk/errcheck@v1.30.0
 INEFF     = $(GO) run github.com/gordonklaus/ineffassign@v0.2.0
 GOFILES   = $(shell git ls-files -co --exclude-standard '*.go')
 

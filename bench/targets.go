@@ -38,6 +38,7 @@ type target struct {
 	subscribeMany func(i int, channels []string) []string
 	readyMany     func(n int) int
 	join          func(i int, channel string) []string // with presence
+	maxMembers    int                                  // of one room, for servers whose cost grows with the square
 	ready         []byte
 	readyCount    int
 	onFrame       func(payload []byte) string
@@ -58,6 +59,7 @@ func (p *publisher) to(channel string) func(context.Context, int, uint64, string
 const (
 	tidewireAddr   = "127.0.0.1:18081"
 	classicAddr    = "127.0.0.1:18082"
+	kernelAddr     = "127.0.0.1:18087"
 	centrifugoPort = "18083"
 	natsWSPort     = "18084"
 	natsMonitor    = "18085"
@@ -73,7 +75,7 @@ func allTargets() []target {
 	})
 	portable := tw
 	portable.name, portable.env = "portable", []string{"PORTABLE=1"}
-	return []target{tw, viaHTTP, portable, classic(), centrifugo(), nats()}
+	return []target{tw, viaHTTP, portable, kernel(), classic(), centrifugo(), nats()}
 }
 
 func tidewire() target {
@@ -126,6 +128,15 @@ func classic() target {
 	}
 }
 
+func kernel() target {
+	t := classic()
+	t.name, t.share = "kernel", 0.2
+	t.build = func(ctx context.Context) error { return goBuild(ctx, "./kernel", "kernel") }
+	t.command = func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, *bin+"/kernel", kernelAddr) }
+	t.health, t.freePath, t.url = kernelAddr+"/free", kernelAddr+"/free", "ws://"+kernelAddr+"/ws"
+	return t
+}
+
 func centrifugo() target {
 	addr := "127.0.0.1:" + centrifugoPort
 	connect := `{"id":1,"connect":{}}`
@@ -153,7 +164,8 @@ func centrifugo() target {
 			return out
 		},
 		// It may put several answers into one frame, so what counts is the last one's id.
-		readyMany: func(int) int { return 1 },
+		readyMany:  func(int) int { return 1 },
+		maxMembers: 1000,
 		join: func(_ int, channel string) []string {
 			return []string{connect, sub(2, "roster:"+channel)}
 		},
@@ -185,8 +197,8 @@ func nats() target {
 		command: func(ctx context.Context) *exec.Cmd {
 			return exec.CommandContext(ctx, *bin+"/nats-server", "-c", *bin+"/nats.conf")
 		},
-		health: "127.0.0.1:" + natsMonitor + "/varz",
-		url:    "ws://127.0.0.1:" + natsWSPort + "/",
+		health:   "127.0.0.1:" + natsMonitor + "/varz",
+		url:      "ws://127.0.0.1:" + natsWSPort + "/",
 		maxConns: 9500, share: 0.3,
 		binary: true,
 		subscribe: func(_ int, channel string) []string {

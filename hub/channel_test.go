@@ -170,7 +170,7 @@ func TestH02_NobodyIsMissedInARebuild(t *testing.T) {
 	var stay []*Conn
 	var links []*fakeLink
 	var others []*Conn
-	for i := range 1200 {
+	for i := range 600 {
 		c, l := simConn(h, -1, nil)
 		_ = c.Join("c", Everyone, nil)
 		if i%100 == 50 {
@@ -181,10 +181,11 @@ func TestH02_NobodyIsMissedInARebuild(t *testing.T) {
 	}
 	var done atomic.Bool
 	var wg sync.WaitGroup
-	published := 0
+	var published atomic.Int64
 	wg.Go(func() {
-		for ; !done.Load(); published++ {
-			_, _ = h.Publish("c", Message{Encode: text(published), Mask: 1 << 7})
+		for !done.Load() {
+			_, _ = h.Publish("c", Message{Encode: text(published.Load()), Mask: 1 << 7})
+			published.Add(1)
 		}
 	})
 	ch := h.channels.get("c")
@@ -193,9 +194,10 @@ func TestH02_NobodyIsMissedInARebuild(t *testing.T) {
 			ch.mu.Lock()
 			ch.rebuildLocked(*ch.table.Load())
 			ch.mu.Unlock()
+			runtime.Gosched()
 		}
 	})
-	for round := range 30 {
+	for round := 0; round < 6 || published.Load() < 5000; round++ {
 		for _, c := range others {
 			c.Leave("c")
 		}
@@ -213,8 +215,8 @@ func TestH02_NobodyIsMissedInARebuild(t *testing.T) {
 		for c.drain(&b) {
 		}
 		got := links[i].frames(t)
-		if len(got) != published {
-			t.Errorf("member %d got %d of %d", i, len(got), published)
+		if len(got) != int(published.Load()) {
+			t.Errorf("member %d got %d of %d", i, len(got), published.Load())
 		}
 		for j, f := range got {
 			if f != fmt.Sprint(j) {
@@ -232,13 +234,11 @@ func TestH02_NotTwiceAfterRejoin(t *testing.T) {
 	last.dialect = 1
 	_ = c.Join("c", Everyone, nil)
 	_ = last.Join("c", Everyone, nil)
+	fill(h, chunkSize) // there is a second chunk, with room
 	_, err := h.Publish("c", Message{Encode: func(d Dialect) []byte {
 		if d == 1 { // after c got it, and before the end of the members
 			c.Leave("c")
-			for range chunkSize { // so that its new place comes later
-				o, _ := simConn(h, -1, nil)
-				_ = o.Join("c", Everyone, nil)
-			}
+			fill(h, 1) // takes c's place, so that the new one is in the second chunk
 			_ = c.Join("c", Everyone, []byte("again"))
 		}
 		return []byte("x")
@@ -520,17 +520,20 @@ func TestQueue_MatchesTheModel(t *testing.T) {
 func TestH02_JoinAndLeaveOfALargeChannel(t *testing.T) {
 	h := New(Options{Workers: 1})
 	members := fill(h, 100_000)
-	c := members[0]
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	const n = 1000
-	for range n {
+	for i := range n {
+		c := members[i*chunkSize]
 		c.Leave("c")
 		_ = c.Join("c", Everyone, nil)
 	}
 	runtime.ReadMemStats(&after)
 	if per := (after.TotalAlloc - before.TotalAlloc) / n; per > 4096 {
 		t.Errorf("%d bytes for a leave and a join", per)
+	}
+	if k := len(*h.channels.get("c").table.Load()); k > len(members)/chunkSize+2 {
+		t.Errorf("%d chunks: what was left is not filled again", k)
 	}
 	// Everybody leaves: the rebuilds together stay in proportion.
 	runtime.ReadMemStats(&before)

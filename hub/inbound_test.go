@@ -206,6 +206,19 @@ func framesOf(raw []byte) (stream []byte) {
 	return stream
 }
 
+// What comes after a fault is not even looked at: bytes that happen to be a close frame must not end the wait for the peer.
+func TestH09_NothingAfterAFaultCounts(t *testing.T) {
+	h := New(Options{Workers: 1})
+	c, l := simConn(h, -1, &recorder{})
+	c.feed(frameOf(fin|3, "x"))
+	b := newBatch()
+	c.drain(&b)
+	c.feed(frameOf(clos, "\x03\xe8"))
+	if c.closing.answered || l.closed || !l.shut {
+		t.Errorf("%+v, closed %v", c.closing, l.closed)
+	}
+}
+
 func TestH09_ByteAtATimeIsLinear(t *testing.T) {
 	h := New(Options{Workers: 1})
 	var r recorder

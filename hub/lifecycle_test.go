@@ -40,6 +40,9 @@ func TestH01_ShutdownClosesEveryone(t *testing.T) {
 			clients[i], conns = c, append(conns, sc)
 			_ = sc.Join("c", hub.Everyone, nil)
 		}
+		if d := descriptors(); d > before+2*n+20 {
+			t.Errorf("%d descriptors for both ends of %d connections, %d before", d, n, before)
+		}
 		// Publishers go on all the time and must not panic.
 		var wg sync.WaitGroup
 		var stop atomic.Bool
@@ -376,6 +379,7 @@ func TestH04_Stats(t *testing.T) {
 		for _, c := range clients {
 			c.want("hello")
 		}
+		eventually(t, "the last write counted", func() bool { return s.Stats().Written == 7 })
 		names := map[string]int{}
 		s.EachChannel(func(name string, n int) bool { names[name] = n; return true })
 		st := s.Stats()
@@ -480,7 +484,7 @@ func TestP43_Churn(t *testing.T) {
 	})
 }
 
-// An idle connection is small. The clients are raw sockets in this process, whose memory is small beside and counted with it.
+// An idle connection with one membership is small. The clients are bare descriptors.
 func TestIdleMemory(t *testing.T) {
 	n := 2000
 	if long {
@@ -489,13 +493,13 @@ func TestIdleMemory(t *testing.T) {
 	for _, tt := range []struct {
 		path
 		most int
-	}{{path{name: "poll"}, 1500 + 1200}, {path{name: "portable", portable: true}, 5000 + 1200}} {
+	}{{path{name: "poll"}, 1500}, {path{name: "portable", portable: true}, 5000}} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tt.serve(t, hub.Options{HeartbeatInterval: time.Hour, PongTimeout: 2 * time.Hour}, nil)
-			conns := make([]net.Conn, 0, n)
+			ends := make([]func(), 0, n)
 			defer func() {
-				for _, c := range conns {
-					_ = c.Close()
+				for _, end := range ends {
+					end()
 				}
 			}()
 			open := func(n int) {
@@ -504,17 +508,17 @@ func TestIdleMemory(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					conns = append(conns, conn)
 					_, _ = conn.Write(request(s.addr, nil))
 					b := make([]byte, 512)
 					if n, err := conn.Read(b); err != nil || !bytes.HasPrefix(b[:n], []byte("HTTP/1.1 101")) {
 						t.Fatalf("%q, %v", b[:n], err)
 					}
+					ends = append(ends, park(conn))
 				}
 			}
 			open(100) // the first ones pay for what all share
 			settle := func() (int, uint64) {
-				eventually(t, "all started", func() bool { return s.Stats().Conns == len(conns) })
+				eventually(t, "all started", func() bool { return s.Stats().Conns == len(ends) })
 				s.Each(func(c *hub.Conn) { _ = c.Join("c", hub.Everyone, nil) })
 				for range 3 {
 					runtime.GC()
@@ -528,9 +532,9 @@ func TestIdleMemory(t *testing.T) {
 			open(n)
 			r1, h1 := settle()
 			perRSS, perHeap := (r1-r0)/n, int(h1-h0)/n
-			t.Logf("%d connections: %d bytes RSS, %d bytes heap and stacks for each, both ends", n, perRSS, perHeap)
-			if perHeap > tt.most {
-				t.Errorf("%d bytes for an idle connection, want at most %d", perHeap, tt.most)
+			t.Logf("%d connections: %d bytes RSS, %d bytes heap and stacks for each", n, perRSS, perHeap)
+			if most := tt.most; long && max(perRSS, perHeap) > most || perHeap > 2*most { // the race detector takes its share
+				t.Errorf("%d bytes for an idle connection, want at most %d", max(perHeap, perRSS), most)
 			}
 		})
 	}

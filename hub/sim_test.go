@@ -7,9 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -690,6 +692,28 @@ func TestH01_CloseEndsInTime(t *testing.T) {
 	}
 }
 
+// With both close frames exchanged the socket is closed at once: nothing waits for a timer.
+func TestClose_EndsWithTheSecondFrame(t *testing.T) {
+	sim(t, Options{}, func(t *testing.T, h *Hub) {
+		_, l := simConn(h, -1, nil)
+		l.c.feed(mask(ws.OpClose, "\x03\xe8"))
+		wantFrames(t, l, "close:\x03\xe8")
+		if !l.get(&l.closed) {
+			t.Error("open after the answer to the peer's close")
+		}
+		_, l = simConn(h, -1, nil)
+		l.c.Close(1000, "")
+		wantFrames(t, l, "close:\x03\xe8")
+		if l.get(&l.closed) || !l.get(&l.shut) {
+			t.Error("does not wait for the peer's answer")
+		}
+		l.c.feed(mask(ws.OpClose, "\x03\xe8"))
+		if !l.get(&l.closed) {
+			t.Error("open after the peer's answer")
+		}
+	})
+}
+
 func TestCloseTextIsCutAtARune(t *testing.T) {
 	f := closeFrame(Reason{Code: 1000, Text: strings.Repeat("é", 100)})
 	if got := string(f[4:]); len(f) > 127 || got != strings.Repeat("é", 61) {
@@ -780,9 +804,59 @@ func TestP26_ClosedIsLast(t *testing.T) {
 	}
 }
 
+// Closed waits for a message or a task that closes the connection itself, and goes on.
+func TestP26_ClosedWaitsForOthers(t *testing.T) {
+	for _, where := range []string{"message", "task"} {
+		sim(t, Options{}, func(t *testing.T, h *Hub) {
+			var order []string
+			work := func(c *Conn) {
+				c.Close(1000, "")
+				time.Sleep(time.Second)
+				order = append(order, where)
+			}
+			c, _ := simConn(h, -1, &bothFuncs{message: work, closed: func(*Conn) { order = append(order, "closed") }})
+			if where == "task" {
+				c.Go("a", func() { work(c) })
+			} else {
+				c.feed(mask(ws.OpText, "x"))
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if !slices.Equal(order, []string{where, "closed"}) {
+				t.Errorf("%q", order)
+			}
+		})
+	}
+}
+
+// Closed waits for the leaving of channels, even if the last task ends before.
+func TestP26_ClosedWaitsForLeaving(t *testing.T) {
+	h := New(Options{Workers: 1})
+	var closed atomic.Bool
+	done := make(chan struct{})
+	c, _ := simConn(h, -1, closedFunc(func(*Conn, Reason) { closed.Store(true); close(done) }))
+	_ = c.Join("a", Everyone, nil)
+	gate := make(chan struct{})
+	c.Go("", func() { <-gate })
+	ch := h.channels.get("a")
+	ch.mu.Lock() // leaving stops here
+	go c.Close(1000, "")
+	for c.Joined("a") {
+		runtime.Gosched()
+	}
+	close(gate)
+	h.pool.wait()
+	if closed.Load() {
+		t.Error("Closed came before the connection had left")
+	}
+	ch.mu.Unlock()
+	<-done
+	h.pool.wait()
+}
+
 func yield(n int) {
 	for range n {
-		time.Sleep(0) // lets others run
+		runtime.Gosched()
 	}
 }
 

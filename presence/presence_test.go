@@ -204,15 +204,15 @@ func TestS11_StateInSnapshot(t *testing.T) {
 	if !r.SetState("a", "s1", 1, json.RawMessage(`{"x":1}`)) || r.SetState("a", "s2", 1, nil) {
 		t.Fatal("SetState")
 	}
-	if got := string((*r.View(1<<20).Snapshot)[0].State["s1"]); got != `{"x":1}` {
+	if got := string((*r.View(1 << 20).Snapshot)[0].State["s1"]); got != `{"x":1}` {
 		t.Fatalf("state %q", got)
 	}
 	if r.View(3).Snapshot == nil || (*r.View(3).Snapshot)[0].State != nil {
 		t.Fatal("a state beyond the bound is shown")
 	}
-	first := string(r.Snapshot(1<<20))
+	first := string(r.Snapshot(1 << 20))
 	r.SetState("a", "s1", 1, nil)
-	if string(r.Snapshot(1<<20)) == first || (*r.View(1<<20).Snapshot)[0].State != nil {
+	if string(r.Snapshot(1<<20)) == first || (*r.View(1 << 20).Snapshot)[0].State != nil {
 		t.Fatal("a cleared state is still shown")
 	}
 }

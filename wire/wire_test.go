@@ -39,8 +39,12 @@ func TestCheckShape(t *testing.T) {
 		json string
 		ok   bool
 	}{
-		{`1`, true}, {`"]]]{{{\"[["`, true}, {nest(32), true}, {nest(34), false},
-		{`[` + strings.Repeat(`1,`, 9_998) + `1]`, true}, {`[` + strings.Repeat(`1,`, 9_999) + `1]`, false},
+		{`1`, true},
+		{`"]]]{{{\"[["`, true},
+		{nest(32), true},
+		{nest(34), false},
+		{`[` + strings.Repeat(`1,`, 9_998) + `1]`, true},
+		{`[` + strings.Repeat(`1,`, 9_999) + `1]`, false},
 	} {
 		if err := wire.CheckShape([]byte(tc.json)); (err == nil) != tc.ok {
 			t.Errorf("CheckShape(%.30s…) = %v", tc.json, err)
