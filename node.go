@@ -62,6 +62,8 @@ type Options struct {
 	Name string
 	// Build is the application's build: a client of another build is told.
 	Build string
+	// Compression offers permessage-deflate: see [hub.Options].
+	Compression bool
 	// Portable makes every connection take the hub's portable path.
 	Portable bool
 	// Logger receives diagnostics. Nil means [slog.Default].
@@ -212,6 +214,7 @@ func New(opts Options) (*Node, error) {
 		MaxChannelsPerConn: opts.Limits.ChannelsPerConnection,
 		MaxTasksPerConn:    opts.Limits.FrameBurst, // whatever the frame budget lets through may wait
 		Portable:           opts.Portable,
+		Compression:        opts.Compression,
 		Skipped:            encodeSkipped,
 		OnDrop:             n.onDrop,
 		Logger:             n.log,

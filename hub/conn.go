@@ -52,6 +52,7 @@ type Conn struct {
 	handler Handler
 	id      uint64
 	dialect Dialect
+	deflate bool // both sides agreed on permessage-deflate
 
 	in *inbound // owned by the reader; nil between whole messages
 

@@ -34,6 +34,9 @@ type Options struct {
 	MaxTasksPerConn int
 	// Workers is the number of flush workers. Zero means GOMAXPROCS.
 	Workers int
+	// Compression offers permessage-deflate to clients. Publications of at least 256 bytes are compressed, once for all; answers to one connection are not. It saves bytes on the
+	// network and costs CPU for each publication and each compressed message from a client.
+	Compression bool
 	// Portable makes every connection take the portable path.
 	Portable bool
 	// Skipped encodes the message that tells a connection how many publications of a channel it missed. Nil tells nothing.
@@ -334,7 +337,7 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 	if mask == 0 {
 		mask = Everyone
 	}
-	var frames [MaxDialects]*frame
+	var enc encodings
 	var st fanStats
 	var err error
 	ch.order.Lock()
@@ -347,12 +350,9 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 		if c == m.Except || s.since >= seq {
 			return true
 		}
-		f := frames[c.dialect]
-		if f == nil {
-			if f, err = h.encode(ch, m, c.dialect); err != nil {
-				return false
-			}
-			frames[c.dialect] = f
+		var f *frame
+		if f, err = h.frameFor(c, ch, m, &enc); err != nil {
+			return false
 		}
 		if f.data == nil {
 			return true
@@ -387,6 +387,27 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 		h.stats.conflated.Add(st.conflated)
 	}
 	return int(st.queued), err
+}
+
+// encodings are the frames of one publication, made when they are first needed.
+type encodings struct{ plain, deflated [MaxDialects]*frame }
+
+func (h *Hub) frameFor(c *Conn, ch *channel, m *Message, enc *encodings) (f *frame, err error) {
+	if f = enc.plain[c.dialect]; f == nil {
+		if f, err = h.encode(ch, m, c.dialect); err != nil {
+			return nil, err
+		}
+		enc.plain[c.dialect] = f
+	}
+	if !c.deflate || f.data == nil {
+		return f, nil
+	}
+	g := enc.deflated[c.dialect]
+	if g == nil {
+		g = deflated(f)
+		enc.deflated[c.dialect] = g
+	}
+	return g, nil
 }
 
 func (h *Hub) encode(ch *channel, m *Message, d Dialect) (*frame, error) {

@@ -12,6 +12,7 @@ type inbound struct {
 	partial []byte    // the beginning of a frame
 	message []byte    // the fragments of a message so far
 	op      ws.OpCode // of the fragmented message, or zero
+	deflate bool      // the fragmented message is compressed
 }
 
 // discarding stands for the state of a connection of which nothing more is of interest. What comes is still read, since closing a socket with
@@ -73,10 +74,10 @@ type fault struct {
 var noFault fault
 
 // check holds a header against RFC 6455 and the limit.
-func (in *inbound) check(h header, limit int) fault {
+func (in *inbound) check(h header, limit int, deflate bool) fault {
 	control := h.op >= ws.OpClose
 	switch {
-	case h.rsv != 0:
+	case h.rsv != 0 && !(deflate && h.rsv == deflateBit && !control && h.op != ws.OpContinuation):
 		return fault{1002, "reserved bits"}
 	case !h.masked:
 		return fault{1002, "unmasked frame"}
@@ -120,7 +121,7 @@ func (c *Conn) feed(data []byte) {
 		if !ok {
 			break
 		}
-		if f := in.check(h, c.hub.opts.MaxMessageBytes); f != noFault {
+		if f := in.check(h, c.hub.opts.MaxMessageBytes, c.deflate); f != noFault {
 			c.in = discarding
 			c.Close(f.code, f.text)
 			return
@@ -143,7 +144,7 @@ func (c *Conn) feed(data []byte) {
 	}
 	keep := c.in
 	if keep == nil {
-		keep = &inbound{message: fresh.message, op: fresh.op}
+		keep = &inbound{message: fresh.message, op: fresh.op, deflate: fresh.deflate}
 		c.in = keep
 	}
 	if len(data) == 0 {
@@ -167,18 +168,31 @@ func (c *Conn) frame(in *inbound, h header, payload []byte, now int64) bool {
 		c.closedByPeer(payload)
 		return false
 	}
-	binary := h.op == ws.OpBinary
+	binary, compressed := h.op == ws.OpBinary, h.rsv == deflateBit
 	if h.op == ws.OpContinuation || !h.fin {
 		if in.op == 0 {
-			in.op = h.op
+			in.op, in.deflate = h.op, compressed
 		}
 		in.message = append(in.message, payload...)
 		if !h.fin {
 			return true
 		}
-		payload, binary = in.message, in.op == ws.OpBinary
+		payload, binary, compressed = in.message, in.op == ws.OpBinary, in.deflate
 		in.message, in.op = nil, 0
 	}
+	if !compressed {
+		return c.message(binary, payload, now)
+	}
+	more := false
+	if f := inflate(payload, c.hub.opts.MaxMessageBytes, func(p []byte) { more = c.message(binary, p, now) }); f != noFault {
+		c.Close(f.code, f.text)
+		return false
+	}
+	return more
+}
+
+// message handles one whole message and reports whether to go on.
+func (c *Conn) message(binary bool, payload []byte, now int64) bool {
 	if !binary && !utf8.Valid(payload) {
 		c.Close(1007, "text is not UTF-8")
 		return false

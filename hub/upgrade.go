@@ -120,6 +120,10 @@ func (h *Hub) Upgrade(w http.ResponseWriter, r *http.Request, o UpgradeOptions) 
 
 func (h *Hub) upgrade(w http.ResponseWriter, r *http.Request, o UpgradeOptions) (*Conn, error) {
 	up := ws.HTTPUpgrader{Protocol: o.Protocol, Timeout: h.opts.WriteTimeout}
+	agree := newNegotiation()
+	if h.opts.Compression {
+		up.Negotiate = agree.negotiate
+	}
 	conn, rw, _, err := up.Upgrade(r, w)
 	if err != nil {
 		if conn != nil {
@@ -134,6 +138,7 @@ func (h *Hub) upgrade(w http.ResponseWriter, r *http.Request, o UpgradeOptions) 
 		_, _ = rw.Read(early)
 	}
 	c := h.newConn(o.Dialect)
+	c.deflate = agree.agreed()
 	if err := c.attach(conn, early); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("hub: upgrade: %w", err)
