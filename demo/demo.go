@@ -181,9 +181,11 @@ func newHandler(node *tidewire.Node, secret []byte) (http.Handler, error) {
 	}
 	mux.HandleFunc("/demo/session", func(w http.ResponseWriter, r *http.Request) { serveSession(w, r, secret) })
 	pages := http.FileServerFS(files)
+	tag := `"` + buildID() + `"`
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-cache")
-		w.Header().Set("Content-Security-Policy", "default-src 'self'; connect-src 'self' ws: wss:; style-src 'self' 'unsafe-inline'; img-src 'self' data:")
+		w.Header().Set("ETag", tag)
+		w.Header().Set("Content-Security-Policy", "default-src 'self'; connect-src 'self' ws: wss:; style-src 'self'; img-src 'self' data:")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		pages.ServeHTTP(w, r)
 	})

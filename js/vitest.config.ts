@@ -1,6 +1,9 @@
+import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitest/config'
 
 export const config = defineConfig({
+  // As the demo's sources name the package.
+  resolve: { alias: { tidewire: fileURLToPath(new URL('src/index.ts', import.meta.url)) } },
   test: {
     include: ['test/**/*.test.ts', 'test/**/*.test.tsx'],
     // The wire tests run in plain Node: the core must not need a DOM. Those of

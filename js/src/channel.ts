@@ -52,7 +52,7 @@ export interface Channel<T extends ChannelTypes = ChannelTypes> {
   readonly name: string
   /** Whether messages arrive. Watching it does not subscribe. */
   readonly status: Observable<ChannelStatus>
-  /** The roster, `unknown` unless a presence handle is open. Watching it does not open one. */
+  /** The roster: `unknown` until a presence handle is open. Watching it does not open one. */
   readonly roster: Observable<RosterState<TypeOf<T, 'presence'>, TypeOf<T, 'state'>>>
   /** Subscribes and calls listener for each event. Returns a function that stops it. */
   on<E extends keyof ChannelEvents>(event: E, listener: (event: ChannelEvents<TypeOf<T, 'message'>>[E]) => void, options?: ListenOptions): () => void
@@ -145,7 +145,8 @@ export class SharedChannel implements Channel {
 
   /** A heartbeat: repeats the subscription if the roster depends on it, or if an answer is missing. */
   beat(): void {
-    if (this.#mode === 'join' || this.roster.waiting || this.status.getSnapshot() === SUBSCRIBING) this.#subscribe(this.roster.waiting)
+    const missing = this.roster.waiting && this.#mode !== 'messages'
+    if (this.#mode === 'join' || missing || this.status.getSnapshot() === SUBSCRIBING) this.#subscribe(missing)
   }
 
   take(frame: ServerFrame): void {
@@ -163,7 +164,7 @@ export class SharedChannel implements Channel {
         if (rank[this.#mode] >= rank.observe) this.roster.take(frame)
         return
       case 'subscribed':
-        if (frame.sid !== this.#sid || this.status.getSnapshot() === LIVE) return
+        if (frame.sid !== this.#sid) return
         this.status.set(LIVE)
         this.roster.live(this.#mode === 'join')
         return
@@ -171,14 +172,16 @@ export class SharedChannel implements Channel {
         if (frame.sid === this.#sid) this.#refused(new TidewireError(frame.code ?? 'UNSUBSCRIBED', frame))
         return
       case 'refused':
-        // The refusal of a heartbeat, for its rate, does not end what is live.
-        if (frame.re === 'subscribe' && frame.sid === this.#sid && this.status.getSnapshot() !== LIVE) this.#refused(new TidewireError(frame.code, frame))
         if (frame.re === 'presence' || frame.re === 'state') this.roster.refused(new TidewireError(frame.code, frame))
+        if (frame.re === 'subscribe' && frame.sid === this.#sid) this.#refused(new TidewireError(frame.code, frame), this.status.getSnapshot() === LIVE)
     }
   }
 
   #wanted(): Mode {
-    return this.roster.mode ?? (this.#listening > 0 ? 'messages' : 'off')
+    if (this.roster.mode) return this.roster.mode
+    if (this.#listening === 0) return 'off'
+    // Only an unsubscribe ends the roster, and with it the messages: while they are wanted it goes on.
+    return this.#sid !== undefined && rank[this.#mode] >= rank.observe ? 'observe' : 'messages'
   }
 
   /** Someone took hold or let go. More is asked for at the end of this task, together; less only after a while. */
@@ -208,11 +211,16 @@ export class SharedChannel implements Channel {
 
   #change(mode: Mode): void {
     clearTimeout(this.#retryTimer)
-    // A subscription cannot change whether it takes the roster: it is replaced. The server handles both in order.
     const { queue } = this.#link.connection
-    if (this.#sid !== undefined) queue.control({ type: 'unsubscribe', sid: this.#sid })
     queue.forget(this.name)
     this.#mode = mode
+    if (mode !== 'off' && this.#sid !== undefined) {
+      // In place: the messages, and a roster that comes already, go on.
+      this.roster.live(false)
+      this.#subscribe(false)
+      return
+    }
+    if (this.#sid !== undefined) queue.control({ type: 'unsubscribe', sid: this.#sid })
     this.#sid = mode === 'off' ? undefined : this.#link.nextSid()
     this.roster.reset()
     this.#subscribe(false)
@@ -226,10 +234,17 @@ export class SharedChannel implements Channel {
     this.#link.connection.queue.control({ type: 'subscribe', sid, channel: this.name, ...(presence && { presence }) })
   }
 
-  #refused(error: TidewireError): void {
+  #refused(error: TidewireError, live = false): void {
+    const { retryAfterMs } = error
+    if (live) {
+      // The messages go on. A heartbeat asks for the roster again, if that can help.
+      if (!this.roster.waiting) return
+      if (retryAfterMs === undefined) this.#mode = 'messages'
+      this.roster.refused(error)
+      return
+    }
     this.#sid = undefined
     this.roster.reset()
-    const { retryAfterMs } = error
     if (retryAfterMs === undefined) {
       this.status.set({ kind: 'refused', error })
       return

@@ -191,7 +191,7 @@ export class Connection {
       case 'reconnect':
         // Until its slot the connection serves on; a server that closes earlier does not bring it forward.
         this.#slotAt = Date.now() + frame.afterMs
-        this.#timer = setTimeout(() => this.#drop(1000, 'reconnect', new TidewireError('DRAINING')), frame.afterMs)
+        this.#timer = setTimeout(() => this.#drop(4004, 'moving', new TidewireError('DRAINING')), frame.afterMs)
         return
       case 'update-available': {
         const state = this.state.getSnapshot()

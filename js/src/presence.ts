@@ -18,7 +18,7 @@ export interface RosterState<P = unknown, S = unknown> {
   /** How many are present, listed or not. */
   readonly total: number
   readonly version: number
-  /** The server refused the last data or state. Absent again after the next that is sent. */
+  /** The server refused the roster, or the last data or state. Absent again after the next that is sent. */
   readonly error?: TidewireError
 }
 
@@ -157,19 +157,21 @@ export class ChannelPresence implements Observable<RosterState> {
     this.#changed()
   }
 
-  /** The subscription is live. What changed while it was on its way is sent now. */
+  /** The subscription is live, and with joined this session is in the roster: what changed while it was on its way is sent now. */
   live(joined: boolean): void {
+    if (joined === this.#joinedLive) return
     this.#joinedLive = joined
+    if (!joined) return
     this.#sendData()
     if (this.#state !== undefined && this.#state !== 'null') this.#stateSoon()
   }
 
   take(frame: PresenceFrame | StateFrame): void {
-    if (this.mode === undefined) return
     if (frame.type === 'state') {
       if (this.#roster.applyState(frame)) this.#changed()
       return
     }
+    if (frame.snapshot) this.#error = undefined
     const outcome = this.#roster.apply(frame)
     if (this.#roster.synced) this.#known = true
     if (outcome === 'gap') this.#resync()
@@ -177,6 +179,13 @@ export class ChannelPresence implements Observable<RosterState> {
   }
 
   refused(error: TidewireError): void {
+    if (this.#joinedLive && error.retryAfterMs !== undefined) {
+      // For its rate: the newest goes again, when the queue sends again.
+      this.#sentData = undefined
+      this.#sendData()
+      this.#stateSoon()
+      return
+    }
     this.#error = error
     this.#changed()
   }

@@ -172,7 +172,8 @@ describe('reconnecting', () => {
     socket.reply({ type: 'message', channel: 'room.1', id: 'm', data: 1 })
     expect(messages).toHaveBeenCalledTimes(1)
     await vi.advanceTimersByTimeAsync(1)
-    expect(socket.closedWith?.code).toBe(1000)
+    // Not 1000 or 1001, with which this session would leave its rosters.
+    expect(socket.closedWith).toEqual({ code: 4004, reason: 'moving' })
     await vi.advanceTimersByTimeAsync(1)
     expect(world.sockets).toHaveLength(2)
     expect((await world.accept()).of('subscribe')).toHaveLength(1)
@@ -395,6 +396,40 @@ describe('rate', () => {
     expect(world.state.kind).toBe('connected')
     expect(channel.status.getSnapshot()).toEqual({ kind: 'live' })
     expect(socket.of('subscribe').every(({ sid }) => sid === '1')).toBe(true)
+  })
+
+  it('P27 what is refused for its rate: a message says so, a subscription is asked for again, the newest data and state go again', async () => {
+    const world = new World()
+    const presence = world.client.channel('room.1').presence({ data: 1 })
+    const socket = await world.connect()
+    socket.answerSubscribes()
+    socket.reply({ type: 'presence', channel: 'room.1', version: 1, total: 0, snapshot: [] })
+    const refused = { type: 'refused', code: 'FRAME_RATE_LIMIT', cause: 'slower', retryAfterMs: 500 }
+    const publish = world.client.channel('room.1').publish(1, { id: 'p1' })
+    await settle()
+    socket.reply({ ...refused, re: 'publish', id: 'p1', channel: 'room.1' })
+    await expect(publish).rejects.toMatchObject({ code: 'FRAME_RATE_LIMIT', retryAfterMs: 500 })
+
+    await vi.advanceTimersByTimeAsync(1000)
+    presence.update(2)
+    presence.setState('s')
+    socket.sent.length = 0
+    socket.reply({ ...refused, re: 'presence', channel: 'room.1' })
+    socket.reply({ ...refused, re: 'state', channel: 'room.1' })
+    await vi.advanceTimersByTimeAsync(499)
+    expect(socket.sent).toEqual([])
+    await vi.advanceTimersByTimeAsync(200)
+    expect(socket.of('presence').at(-1)).toMatchObject({ data: 2 })
+    expect(socket.of('state').at(-1)).toMatchObject({ data: 's' })
+    expect(presence.getSnapshot().error).toBeUndefined()
+
+    const other = world.client.channel('room.2')
+    other.on('message', () => {})
+    await settle()
+    socket.reply({ ...refused, re: 'subscribe', sid: '2', channel: 'room.2' })
+    expect(other.status.getSnapshot()).toMatchObject({ kind: 'refused', error: { code: 'FRAME_RATE_LIMIT' } })
+    await vi.advanceTimersByTimeAsync(600)
+    expect(other.status.getSnapshot()).toEqual({ kind: 'subscribing' })
   })
 })
 

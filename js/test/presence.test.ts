@@ -177,30 +177,91 @@ describe('this session', () => {
     expect(socket.of('unsubscribe')).toEqual([])
   })
 
-  it('S11 joining later, and leaving while messages are wanted, replaces the subscription', async () => {
+  it('S11 joining later, and leaving while messages are wanted, changes the subscription in place', async () => {
     const world = new World()
     const channel = world.client.channel(R)
-    channel.on('message', () => {})
+    const got = vi.fn()
+    channel.on('message', ({ data }) => got(data))
     const socket = await world.connect()
     socket.answerSubscribes()
-    const presence = channel.presence()
+    const presence = channel.presence({ data: 1 })
+    presence.setState('s')
     await settle()
-    expect(socket.sent.slice(2)).toEqual([
-      { type: 'unsubscribe', sid: '1' },
-      { type: 'subscribe', sid: '2', channel: R, presence: {} },
-    ])
-    socket.reply({ type: 'unsubscribed', sid: '1', channel: R })
-    socket.answerSubscribes()
+    expect(socket.sent.slice(2)).toEqual([{ type: 'subscribe', sid: '1', channel: R, presence: { data: 1 } }])
+    socket.reply({ type: 'message', channel: R, id: 'm', data: 'between' })
     expect(channel.status.getSnapshot()).toEqual({ kind: 'live' })
+    socket.answerSubscribes()
+    socket.reply(snapshot(R, 1, ['a', 'me']))
+    expect(socket.of('state')).toEqual([{ type: 'state', channel: R, data: 's' }])
     presence.close()
     await vi.advanceTimersByTimeAsync(100)
-    expect(socket.sent.slice(4)).toEqual([
-      { type: 'unsubscribe', sid: '2' },
-      { type: 'subscribe', sid: '3', channel: R },
-    ])
-    // The old roster's frames may still be on their way.
-    socket.reply(snapshot(R, 1, ['a']))
-    expect(channel.roster.getSnapshot().kind).toBe('unknown')
+    expect(socket.sent.slice(4)).toEqual([{ type: 'subscribe', sid: '1', channel: R, presence: { observe: true } }])
+    socket.answerSubscribes()
+    await vi.advanceTimersByTimeAsync(15_000)
+    expect(socket.of('subscribe')).toHaveLength(3)
+    expect(got.mock.calls).toEqual([['between']])
+
+    // The server goes on with the roster, so that whoever wants it again has it at once.
+    socket.reply({ type: 'presence', channel: R, version: 2, total: 1, leaves: ['me'] })
+    const again = channel.presence({ observe: true })
+    expect(again.getSnapshot()).toMatchObject({ kind: 'live', version: 2 })
+    const joined = channel.presence()
+    await settle()
+    expect(socket.of('subscribe').slice(3)).toEqual([{ type: 'subscribe', sid: '1', channel: R, presence: {} }])
+    expect(socket.of('unsubscribe')).toEqual([])
+    expect(joined.getSnapshot().kind).toBe('live')
+
+    // The next connection takes only what is wanted.
+    joined.close()
+    again.close()
+    socket.end(1006)
+    expect((await world.reconnect()).of('subscribe')).toEqual([{ type: 'subscribe', sid: '2', channel: R }])
+    expect(channel.roster.getSnapshot()).toMatchObject({ kind: 'unknown', members: [] })
+  })
+
+  it('S11 leaving and joining again before the server answers: data and state are set after the last join', async () => {
+    const world = new World()
+    const channel = world.client.channel(R)
+    const watching = channel.presence({ observe: true })
+    const first = channel.presence({ data: 1 })
+    const socket = await world.connect()
+    socket.answerSubscribes()
+    socket.reply(snapshot(R, 1, ['me']))
+    first.setState('first')
+    first.close()
+    await vi.advanceTimersByTimeAsync(100)
+    const second = channel.presence({ data: 2 })
+    second.setState('second')
+    await settle()
+    expect(socket.of('subscribe').map(({ presence }) => presence)).toEqual([{ data: 1 }, { observe: true }, { data: 2 }])
+    socket.answerSubscribes()
+    await vi.advanceTimersByTimeAsync(50)
+    expect(socket.sent.slice(-1)).toEqual([{ type: 'state', channel: R, data: 'second' }])
+    expect(watching.getSnapshot().kind).toBe('live')
+  })
+
+  it('S11 a roster refused later leaves the messages alone, and is asked for again only if that can help', async () => {
+    for (const retryAfterMs of [undefined, 500]) {
+      const world = new World()
+      const channel = world.client.channel(R)
+      channel.on('message', () => {})
+      const socket = await world.connect()
+      socket.answerSubscribes()
+      const presence = channel.presence({ data: 1 })
+      await settle()
+      socket.reply({ type: 'refused', re: 'subscribe', sid: '1', channel: R, code: 'GUARD_FAILED', cause: 'no', ...(retryAfterMs && { retryAfterMs }) })
+      expect(channel.status.getSnapshot()).toEqual({ kind: 'live' })
+      expect(presence.getSnapshot()).toMatchObject({ kind: 'unknown', error: { code: 'GUARD_FAILED' } })
+      presence.setState('s')
+      await vi.advanceTimersByTimeAsync(16_000)
+      expect(socket.of('state')).toEqual([])
+      expect(socket.of('subscribe').slice(2)).toEqual(retryAfterMs ? [{ type: 'subscribe', sid: '1', channel: R, presence: { data: 1, resync: true } }] : [])
+      if (!retryAfterMs) continue
+      socket.reply({ type: 'subscribed', sid: '1', channel: R })
+      socket.reply(snapshot(R, 1, ['me']))
+      expect(presence.getSnapshot().error).toBeUndefined()
+      expect(socket.of('state')).toHaveLength(1)
+    }
   })
 
   it('P22 update sends the data once, and not when it is equal', async () => {

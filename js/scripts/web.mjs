@@ -1,0 +1,25 @@
+// Builds the demo's page, demo/web, into demo/dist, which the server embeds. The same sources give the same bytes.
+import { copyFileSync, mkdirSync, rmSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { build } from 'esbuild'
+
+const web = fileURLToPath(new URL('../../demo/web/', import.meta.url))
+const dist = fileURLToPath(new URL('../../demo/dist/', import.meta.url))
+
+rmSync(dist, { recursive: true, force: true })
+mkdirSync(dist)
+await build({
+  entryPoints: { app: `${web}main.ts`, style: `${web}style.css` },
+  outdir: dist,
+  // Paths in the output, if there were any, must not be those of this machine.
+  absWorkingDir: web,
+  bundle: true,
+  minify: true,
+  format: 'esm',
+  target: 'es2022',
+  alias: { tidewire: fileURLToPath(new URL('../src/index.ts', import.meta.url)) },
+  loader: { '.svg': 'dataurl' },
+  legalComments: 'none',
+  logLevel: 'warning',
+})
+for (const file of ['index.html', 'icon.svg']) copyFileSync(web + file, dist + file)
