@@ -1,0 +1,52 @@
+package client
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/tidewire/tidewire/wire"
+)
+
+// SetWall replaces the clock that goes on while the machine sleeps. It is called before Run.
+func (c *Client) SetWall(f func() time.Time) { c.wall = f }
+
+// Follower follows a roster without a connection.
+type Follower struct{ r roster }
+
+// Apply takes a presence message and reports whether a difference is missing.
+func (f *Follower) Apply(frame []byte) (gap bool) {
+	var m incoming
+	if err := json.Unmarshal(frame, &m); err != nil {
+		panic(err)
+	}
+	_, gap = f.r.apply(&m)
+	return gap
+}
+
+// SetState takes a state message.
+func (f *Follower) SetState(s wire.State) { f.r.setState(s.Member, s.Session, s.Data) }
+
+// View returns the roster.
+func (f *Follower) View() Roster { return f.r.view() }
+
+// Handle lets a connected client take a message. It returns false if it is not JSON of the protocol.
+func Handle(frame []byte, opts SubscribeOptions) bool {
+	c, err := New(Options{URL: "ws://test"})
+	if err != nil {
+		panic(err)
+	}
+	l := newLink(c, nil)
+	l.handle(&incoming{Type: wire.TypeWelcome})
+	s, err := c.Subscribe("a", opts)
+	if err != nil {
+		panic(err)
+	}
+	l.frameLocked(command{kind: wire.TypeSubscribe, sub: s}, time.Now())
+	l.handle(&incoming{Type: wire.TypeSubscribed, SID: s.sid, Channel: "a"})
+	var m incoming
+	if json.Unmarshal(frame, &m) != nil {
+		return false
+	}
+	l.handle(&m)
+	return true
+}
