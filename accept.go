@@ -2,6 +2,7 @@ package tidewire
 
 import (
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ func (n *Node) admit(r *http.Request) (*Grant, error) {
 		return nil, wire.Errorf(wire.CodeOriginForbidden, "pages of this origin may not connect")
 	}
 	if n.draining.Load() {
-		return nil, &wire.Error{Code: wire.CodeDraining, Message: "the node is going away", Retry: retryLater}
+		return nil, &wire.Error{Code: wire.CodeDraining, Message: "the node is going away", Retry: spread(retryLater)}
 	}
 	if ok, retry := n.accepts.take(); !ok {
 		n.stats.shed.Add(1)
@@ -60,7 +61,7 @@ func (n *Node) admit(r *http.Request) (*Grant, error) {
 	}
 	if n.hub.Full() {
 		n.stats.shed.Add(1)
-		return nil, &wire.Error{Code: wire.CodeConnectionLimit, Message: "the node is full", Retry: 5 * time.Second}
+		return nil, &wire.Error{Code: wire.CodeConnectionLimit, Message: "the node is full", Retry: spread(5 * time.Second)}
 	}
 	if n.opts.Authenticate == nil {
 		return nil, nil
@@ -69,15 +70,18 @@ func (n *Node) admit(r *http.Request) (*Grant, error) {
 	switch {
 	case err != nil:
 		n.log.Error("authentication unavailable", "error", err)
-		return nil, &wire.Error{Code: wire.CodeSocketAuthUnavailable, Message: "the credential could not be checked", Retry: retryLater, Err: err}
+		return nil, &wire.Error{Code: wire.CodeSocketAuthUnavailable, Message: "the credential could not be checked", Retry: spread(retryLater), Err: err}
 	case grant == nil:
 		return nil, wire.Errorf(wire.CodeSocketUnauthenticated, "the credential is missing, wrong or expired")
 	}
 	if n.draining.Load() {
-		return nil, &wire.Error{Code: wire.CodeDraining, Message: "the node is going away", Retry: retryLater}
+		return nil, &wire.Error{Code: wire.CodeDraining, Message: "the node is going away", Retry: spread(retryLater)}
 	}
 	return grant, nil
 }
+
+// spread returns a delay around d, so that clients which are sent away together do not come back together.
+func spread(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // authenticate runs the application's authenticator within CommandTimeout. A panic there is a failure to decide, not a decision.
 func (n *Node) authenticate(r *http.Request) (grant *Grant, err error) {
@@ -97,9 +101,9 @@ func (n *Node) refuseHandshake(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, hub.ErrConnLimit):
 		n.stats.shed.Add(1)
-		n.problem(w, &wire.Error{Code: wire.CodeConnectionLimit, Message: "the node is full", Retry: 5 * time.Second})
+		n.problem(w, &wire.Error{Code: wire.CodeConnectionLimit, Message: "the node is full", Retry: spread(5 * time.Second)})
 	case errors.Is(err, hub.ErrNotRunning):
-		n.problem(w, &wire.Error{Code: wire.CodeDraining, Message: "the node is not running", Retry: retryLater})
+		n.problem(w, &wire.Error{Code: wire.CodeDraining, Message: "the node is not running", Retry: spread(retryLater)})
 	case errors.As(err, &h):
 		if h.Status == http.StatusUpgradeRequired {
 			w.Header().Set("Upgrade", "websocket")

@@ -173,6 +173,8 @@ func verify(ctx context.Context, v auth.Verifier, token string) (*Grant, error) 
 		return nil, nil
 	case err != nil:
 		return nil, err
+	case id.Subject == "":
+		return nil, nil // a token that names nobody must not make an anonymous actor
 	}
 	return &Grant{Actor: Actor{ID: id.Subject, Claims: id.Claims}, ExpiresAt: id.ExpiresAt}, nil
 }

@@ -31,7 +31,7 @@ var rules = map[string][]string{
 var pure = []string{"wire", "presence", "internal/backoff"}
 
 // drivers are known to cmd/tidewire alone.
-var drivers = []string{"github.com/alecthomas/kong", "github.com/knadh/koanf", "github.com/google/cel-go"}
+var drivers = []string{"github.com/alecthomas/kong", "github.com/knadh/koanf", "cel.dev/cel-go"}
 
 func TestImportsPointOneWay(t *testing.T) {
 	t.Parallel()

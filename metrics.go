@@ -32,7 +32,7 @@ func (s *nodeStats) refuse(code wire.Code) { s.refused.WithLabelValues(string(co
 
 func (s *nodeStats) closed(code uint16) {
 	label := "other" // a peer may choose any code; labels are bounded
-	if code >= 1000 && code <= 1015 || code >= wire.CloseServerSilent && code <= wire.CloseFrameRate {
+	if code >= 1000 && code <= 1015 || code >= wire.CloseServerSilent && code <= wire.CloseMoving {
 		label = strconv.Itoa(int(code))
 	}
 	s.closes.WithLabelValues(label).Inc()

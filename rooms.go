@@ -115,13 +115,20 @@ func (r *room) changedLocked() {
 }
 
 func (r *room) flushLocked() {
-	diff, ok := r.roster.Publish()
+	diff, states, ok := r.roster.Publish()
 	if !ok {
 		return
 	}
 	r.last = time.Now()
 	r.node.stats.rosterFrames.Add(1)
 	r.sendLocked(diff.Encode(), hub.DropNewest, "", nil)
+	for _, state := range states {
+		r.sendStateLocked(state, nil)
+	}
+}
+
+func (r *room) sendStateLocked(state wire.State, except *hub.Conn) {
+	r.sendLocked(state.Encode(), hub.Latest, "state "+state.Session, except)
 }
 
 func (r *room) sendLocked(payload []byte, policy hub.Policy, key string, except *hub.Conn) {
@@ -156,7 +163,11 @@ func (s *session) joinRoom(sub *subscription, wish *wire.PresenceWish) {
 			r.changedLocked()
 		}
 	case !wish.Observe:
-		if r.roster.Join(member, id, s, wish.Data) {
+		data := wish.Data
+		if sub.joined {
+			data = nil // a beat changes nothing: another session of the member may have updated it
+		}
+		if r.roster.Join(member, id, s, data) {
 			r.changedLocked()
 		}
 		sub.joined = true
@@ -237,12 +248,11 @@ func (s *session) setState(c wire.Command) error {
 		if string(data) == "null" {
 			data = nil
 		}
-		if !r.roster.SetState(member, id, s, data) {
-			return false
+		there, known := r.roster.SetState(member, id, s, data)
+		if known {
+			r.sendStateLocked(wire.State{Channel: c.Channel, Member: member, Session: id, Data: data}, s.conn)
 		}
-		state := wire.State{Channel: c.Channel, Member: member, Session: id, Data: data}
-		r.sendLocked(state.Encode(), hub.Latest, "state "+id, s.conn)
-		return true
+		return there
 	})
 }
 

@@ -335,3 +335,30 @@ func TestS11_ObserversConverge(t *testing.T) {
 		}
 	}
 }
+
+// A state set right after joining reaches those who learn of the session a moment later.
+func TestS11_StateRightAfterJoining(t *testing.T) {
+	t.Parallel()
+	s := start(t, tidewire.Options{})
+	watch, o := s.observe("open.room")
+	const people = 5
+	for i := range people {
+		c := s.connect()
+		c.send(fmt.Sprintf(`{"type":"subscribe","sid":"1","channel":"open.room","presence":{"data":%d}}`, i),
+			fmt.Sprintf(`{"type":"state","channel":"open.room","data":%d}`, i))
+	}
+	states := map[string]string{}
+	for len(states) < people {
+		m, err := watch.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.take(m)
+		if m.Type == "state" {
+			if !o.has(m.Member) {
+				t.Fatalf("the state of %s came before its join", m.Member)
+			}
+			states[m.Session] = string(m.Data)
+		}
+	}
+}

@@ -176,7 +176,7 @@ func TestH05_FullQueueAndSend(t *testing.T) {
 func TestP39_P44_H03_StalledReadersHarmNobody(t *testing.T) {
 	n, messages := 100, 120
 	if long {
-		n, messages = 1000, 5000
+		n, messages = 1000, 1000
 	}
 	eachPath(t, func(t *testing.T, p path) {
 		if p.tls && !long {
@@ -190,7 +190,7 @@ func TestP39_P44_H03_StalledReadersHarmNobody(t *testing.T) {
 
 func stalledReaders(t *testing.T, p path, n, messages int) {
 	const size, queueMessages = 2000, 50
-	s := p.small().serve(t, hub.Options{QueueMessages: queueMessages, WriteTimeout: time.Minute}, nil)
+	s := p.small().serve(t, hub.Options{QueueMessages: queueMessages, WriteTimeout: time.Hour, PongTimeout: time.Hour}, nil) // the readers here answer no pings
 	var latency latencies
 	var got atomic.Int64
 	var wg sync.WaitGroup
@@ -243,9 +243,9 @@ func stalledReaders(t *testing.T, p path, n, messages int) {
 	runtime.GC()
 	runtime.ReadMemStats(&m0)
 	slowest := publish(messages)
-	after := latency.take()
 	runtime.GC()
 	runtime.ReadMemStats(&m1)
+	after := latency.take()
 	st := s.Stats()
 	t.Logf("healthy p50 %v then %v, p99 %v then %v; slowest publish %v; heap %d KiB then %d KiB; dropped %d",
 		quantile(before, .5), quantile(after, .5), quantile(before, .99), quantile(after, .99), slowest, m0.HeapAlloc>>10, m1.HeapAlloc>>10, st.Dropped)
@@ -253,7 +253,8 @@ func stalledReaders(t *testing.T, p path, n, messages int) {
 		t.Errorf("%+v", st)
 	}
 	// The queues of all hold the same frames, so they are far below their bound together.
-	if grown := int64(m1.HeapAlloc) - int64(m0.HeapAlloc); grown > int64(n)*queueMessages*64+4<<20 {
+	if grown := int64(m1.HeapAlloc) - int64(m0.HeapAlloc) - 16*int64(len(after)); grown > // without what the test noted
+		int64(n)*queueMessages*64+4<<20 {
 		t.Errorf("heap grew by %d", grown)
 	}
 	if b, a := quantile(before, .99), quantile(after, .99); a > 5*b+100*time.Millisecond {

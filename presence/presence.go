@@ -57,6 +57,7 @@ type session struct {
 	id    string
 	owner Owner
 	state json.RawMessage
+	stay  *int // identity of this stay, as a member's arrival is
 }
 
 // shown is one published entry.
@@ -65,6 +66,7 @@ type shown struct {
 	arrival *int
 	rev     uint64
 	view    wire.Member
+	stays   []*int // of the sessions of view
 }
 
 // New returns an empty roster at version 1.
@@ -99,7 +101,7 @@ func (r *Roster) Join(id, sess string, owner Owner, data json.RawMessage) bool {
 	if i := m.find(sess); i >= 0 {
 		m.sessions[i].owner = owner
 	} else {
-		m.sessions = append(m.sessions, session{id: sess, owner: owner})
+		m.sessions = append(m.sessions, session{id: sess, owner: owner, stay: new(int)})
 		changed = true
 	}
 	if changed {
@@ -151,15 +153,18 @@ func (r *Roster) Update(id, sess string, owner Owner, data json.RawMessage) (the
 	return true, true
 }
 
-// SetState replaces the state of a session, and reports whether owner's session is there. Nil clears it.
-func (r *Roster) SetState(id, sess string, owner Owner, state json.RawMessage) bool {
+// SetState replaces the state of a session. It reports whether owner's session is there, and whether observers know it already: if not, they get its state from
+// [Roster.Publish]. Nil clears the state.
+func (r *Roster) SetState(id, sess string, owner Owner, state json.RawMessage) (there, known bool) {
 	m := r.owned(id, sess, owner)
 	if m == nil {
-		return false
+		return false, false
 	}
-	m.sessions[m.find(sess)].state = state
+	s := &m.sessions[m.find(sess)]
+	s.state = state
 	r.snapshot = nil
-	return true
+	i := slices.IndexFunc(r.published, func(p shown) bool { return p.m == m })
+	return true, i >= 0 && slices.Contains(r.published[i].stays, s.stay)
 }
 
 func (r *Roster) owned(id, sess string, owner Owner) *member {
@@ -180,19 +185,22 @@ func (m *member) find(sess string) int {
 // Owns reports whether owner speaks for the session.
 func (r *Roster) Owns(id, sess string, owner Owner) bool { return r.owned(id, sess, owner) != nil }
 
-func (m *member) view() wire.Member {
+func (m *member) show() shown {
 	v := wire.Member{ID: m.id, Data: m.data, Sessions: make([]string, 0, min(len(m.sessions), wire.SessionsListed))}
+	stays := make([]*int, 0, cap(v.Sessions))
 	for i := range min(len(m.sessions), wire.SessionsListed) {
 		v.Sessions = append(v.Sessions, m.sessions[i].id)
+		stays = append(stays, m.sessions[i].stay)
 	}
 	if len(m.sessions) > wire.SessionsListed {
 		v.SessionCount = len(m.sessions)
 	}
-	return v
+	return shown{m, m.arrival, m.rev, v, stays}
 }
 
-// Publish moves the published state to the true one and returns the difference. ok is false if there is none; the version stays then.
-func (r *Roster) Publish() (diff wire.Roster, ok bool) {
+// Publish moves the published state to the true one and returns the difference, and the states that observers must be told after it: those of sessions which it lists for the first
+// time, and null for one that was there before, left and came back without. ok is false if there is no difference; the version stays then.
+func (r *Roster) Publish() (diff wire.Roster, states []wire.State, ok bool) {
 	next := make([]shown, 0, min(len(r.members), wire.RosterLimit))
 	was := make(map[*int]*shown, len(r.published))
 	for i := range r.published {
@@ -202,13 +210,15 @@ func (r *Roster) Publish() (diff wire.Roster, ok bool) {
 		old := was[m.arrival]
 		switch {
 		case old == nil:
-			s := shown{m, m.arrival, m.rev, m.view()}
+			s := m.show()
 			diff.Joins = append(diff.Joins, s.view)
 			next = append(next, s)
+			states = r.fresh(states, s, nil)
 		case old.rev != m.rev:
-			s := shown{m, m.arrival, m.rev, m.view()}
+			s := m.show()
 			diff.Updates = append(diff.Updates, s.view)
 			next = append(next, s)
+			states = r.fresh(states, s, old)
 		default:
 			next = append(next, *old)
 		}
@@ -220,12 +230,27 @@ func (r *Roster) Publish() (diff wire.Roster, ok bool) {
 		}
 	}
 	if len(diff.Joins)+len(diff.Updates)+len(diff.Leaves) == 0 && r.total == len(r.members) {
-		return wire.Roster{}, false
+		return wire.Roster{}, nil, false
 	}
 	r.published, r.total, r.snapshot = next, len(r.members), nil
 	r.version++
 	diff.Channel, diff.Version, diff.Total = r.channel, r.version, r.total
-	return diff, true
+	return diff, states, true
+}
+
+// fresh appends the states of the sessions of now that was did not list.
+func (r *Roster) fresh(states []wire.State, now shown, was *shown) []wire.State {
+	for i, stay := range now.stays {
+		if was != nil && slices.Contains(was.stays, stay) {
+			continue
+		}
+		s := now.m.sessions[i]
+		if s.state == nil && (was == nil || !slices.Contains(was.view.Sessions, s.id)) {
+			continue
+		}
+		states = append(states, wire.State{Channel: r.channel, Member: now.m.id, Session: s.id, Data: s.state})
+	}
+	return states
 }
 
 // Snapshot returns the published state with the sessions' newest states, encoded. It is made once for each version and set of states. States are left out once they

@@ -26,6 +26,7 @@ const (
 	CloseIdle         uint16 = 4001
 	CloseNoHello      uint16 = 4002
 	CloseFrameRate    uint16 = 4003
+	CloseMoving       uint16 = 4004 // by a client, in its slot
 )
 
 // Announced are the limits that a client must respect.
