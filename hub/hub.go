@@ -333,13 +333,29 @@ const wakeBatch = 32
 type fanBuffers [][]*Conn
 
 func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
+	var st fanStats
+	err := h.queueAll(ch, m, &st)
+	h.stats.published.Add(1)
+	h.stats.queued.Add(st.queued)
+	if st.dropped > 0 {
+		h.stats.dropped.Add(st.dropped)
+		if h.opts.OnDrop != nil {
+			h.opts.OnDrop(ch.name, st.dropped)
+		}
+	}
+	if st.conflated > 0 {
+		h.stats.conflated.Add(st.conflated)
+	}
+	return int(st.queued), err
+}
+
+// queueAll queues a publication for every member, in its turn.
+func (h *Hub) queueAll(ch *channel, m *Message, st *fanStats) (err error) {
 	mask := m.Mask
 	if mask == 0 {
 		mask = Everyone
 	}
 	var enc encodings
-	var st fanStats
-	var err error
 	ch.order.Lock()
 	defer ch.order.Unlock() // Encode may panic
 	seq := ch.seq.Add(1)
@@ -362,7 +378,7 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 			c.mu.Unlock()
 			return true
 		}
-		c.deliverLocked(s, f, &st)
+		c.deliverLocked(s, f, st)
 		wake := c.wantsFlushLocked()
 		c.mu.Unlock()
 		if wake {
@@ -375,18 +391,7 @@ func (h *Hub) fanOut(ch *channel, m *Message) (int, error) {
 		}
 		return true
 	})
-	h.stats.published.Add(1)
-	h.stats.queued.Add(st.queued)
-	if st.dropped > 0 {
-		h.stats.dropped.Add(st.dropped)
-		if h.opts.OnDrop != nil {
-			h.opts.OnDrop(ch.name, st.dropped)
-		}
-	}
-	if st.conflated > 0 {
-		h.stats.conflated.Add(st.conflated)
-	}
-	return int(st.queued), err
+	return err
 }
 
 // encodings are the frames of one publication, made when they are first needed.
