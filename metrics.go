@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -25,7 +24,7 @@ type nodeStats struct {
 	refused *prometheus.CounterVec
 	closes  *prometheus.CounterVec
 
-	lastDropLog atomic.Int64
+	dropNote atomic.Pointer[droppedNote]
 }
 
 func (s *nodeStats) refuse(code wire.Code) { s.refused.WithLabelValues(string(code)).Inc() }
@@ -127,12 +126,20 @@ func (n *Node) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// onDrop logs that subscribers missed a message, at most once a second: the counters have them all.
+// droppedNote is what is to be logged of dropped frames.
+type droppedNote struct {
+	channel string
+	missed  uint64
+}
+
+// onDrop notes that subscribers missed a message. It may be called under locks, so it does not log.
 func (n *Node) onDrop(channel string, missed uint64) {
-	now := time.Now().UnixNano()
-	last := n.stats.lastDropLog.Load()
-	if now-last < int64(time.Second) || !n.stats.lastDropLog.CompareAndSwap(last, now) {
-		return
+	n.stats.dropNote.Store(&droppedNote{channel, missed})
+}
+
+// logDropped logs the newest of the drops since it was last called: the counters have them all.
+func (n *Node) logDropped() {
+	if d := n.stats.dropNote.Swap(nil); d != nil {
+		n.log.Warn("frames dropped: subscribers are too slow", "channel", d.channel, "dropped", d.missed, "total", n.hub.Stats().Dropped)
 	}
-	n.log.Warn("frames dropped: subscribers are too slow", "channel", channel, "dropped", missed, "total", n.hub.Stats().Dropped)
 }

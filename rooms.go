@@ -296,6 +296,7 @@ func (rs *rooms) sweepLoop(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			rs.sweep(now)
+			rs.node.logDropped()
 			if now.After(nextTTL) {
 				nextTTL = now.Add(ttlEvery)
 				rs.sweepSilent(now)
