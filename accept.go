@@ -5,9 +5,11 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/internal/budget"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -34,9 +36,7 @@ func (n *Node) serveSocket(w http.ResponseWriter, r *http.Request) {
 		n.refuseHandshake(w, err)
 		return
 	}
-	s := &session{node: n, conn: c, granted: grant}
-	s.budget.tokens = float32(n.opts.Limits.FrameBurst)
-	s.budget.last = n.clock()
+	s := &session{node: n, conn: c, granted: grant, budget: budget.NewFrames(n.clock(), n.opts.Limits.FrameBurst)}
 	c.SetIdle(n.opts.HelloTimeout, wire.CloseNoHello, "no hello")
 	n.stats.live.Add(1)
 	c.Start(s)
@@ -55,7 +55,7 @@ func (n *Node) admit(r *http.Request) (*Grant, error) {
 	if n.draining.Load() {
 		return nil, &wire.Error{Code: wire.CodeDraining, Message: "the node is going away", Retry: spread(retryLater)}
 	}
-	if ok, retry := n.accepts.take(); !ok {
+	if ok, retry := n.accepts.Take(); !ok {
 		n.stats.shed.Add(1)
 		return nil, &wire.Error{Code: wire.CodeAcceptBudget, Message: "more connections than the node accepts in a second", Retry: retry}
 	}
@@ -110,6 +110,8 @@ func (n *Node) refuseHandshake(w http.ResponseWriter, err error) {
 			w.Header().Set("Sec-WebSocket-Version", "13")
 		}
 		n.problemStatus(w, h.Status, wire.Errorf(wire.CodeHandshakeInvalid, "%s", h.Reason))
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		n.log.Error("a connection was cut: no more open files; raise the limit, or lower the limit of connections", "error", err)
 	default: // the connection was taken over already and is closed
 		n.log.Debug("upgrade failed", "error", err)
 	}

@@ -257,7 +257,11 @@ func (t *tenantCounts) take(tenant string, limit int) bool {
 	return true
 }
 
+// release gives a place back. The empty tenant has none.
 func (t *tenantCounts) release(tenant string) {
+	if tenant == "" {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.m[tenant]--; t.m[tenant] <= 0 {

@@ -228,6 +228,10 @@ func (n *Node) servePublishBatch(w http.ResponseWriter, r *http.Request) {
 		n.problem(w, err)
 		return
 	}
+	if body.Messages == nil {
+		n.problem(w, wire.Errorf(wire.CodeBodyInvalid, "messages is missing"))
+		return
+	}
 	if len(body.Messages) > n.opts.Limits.PublishBatch {
 		n.problem(w, wire.Errorf(wire.CodeBodyTooLarge, "%d messages, more than %d", len(body.Messages), n.opts.Limits.PublishBatch))
 		return

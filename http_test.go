@@ -124,6 +124,8 @@ func TestHTTP_Refusals(t *testing.T) {
 		{"POST", publish, "key-1", `{"data":"` + strings.Repeat("x", 9000) + `"}`, "BODY_TOO_LARGE", 413},
 		{"POST", publish, "key-1", `{"data":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`, "DATA_INVALID", 400},
 		{"POST", publish, "key-1", `{"data":1,"id":"` + strings.Repeat("x", 65) + `"}`, "BODY_INVALID", 400},
+		{"POST", publish, "key-1", "{\"data\":\"a\xffb\"}", "DATA_INVALID", 400},
+		{"POST", "/v1/messages", "key-1", `{}`, "BODY_INVALID", 400},
 		{"POST", "/v1/channels/a%20b/messages", "key-1", `{"data":1}`, "CHANNEL_INVALID", 400},
 		{"GET", "/v1/channels/a%20b/presence", "key-1", ``, "CHANNEL_INVALID", 400},
 		{"POST", "/v1/messages", "key-1", `{"messages":[{"channel":"open.a","data":1},{"channel":"a b","data":1}]}`, "CHANNEL_INVALID", 400},

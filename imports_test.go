@@ -19,16 +19,17 @@ var rules = map[string][]string{
 	"hub":              {},
 	"auth":             {"internal/backoff"},
 	"internal/backoff": {},
+	"internal/budget":  {},
 	"internal/load":    {},
 	"presence":         {"wire"},
-	"ws":               {"hub", "auth", "internal/backoff"},
+	"ws":               {"hub", "auth", "internal/backoff", "internal/budget"},
 	"client":           {"wire", "presence", "internal/backoff"},
-	"":                 {"hub", "ws", "wire", "presence", "auth"},
+	"":                 {"hub", "ws", "wire", "presence", "auth", "internal/budget"},
 	"demo":             {"", "auth"},
 }
 
 // pure packages stay on the standard library.
-var pure = []string{"wire", "presence", "internal/backoff"}
+var pure = []string{"wire", "presence", "internal/backoff", "internal/budget"}
 
 // drivers are known to cmd/tidewire alone.
 var drivers = []string{"github.com/alecthomas/kong", "github.com/knadh/koanf", "cel.dev/cel-go"}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/internal/budget"
 	"github.com/tidewire/tidewire/wire"
 	"github.com/tidewire/tidewire/ws"
 )
@@ -79,11 +80,11 @@ type Limits struct {
 	FramesPerSecond        int // of one connection; zero means 64
 	FrameBurst             int // zero means 256
 	ChannelsPerConnection  int // zero means 64
-	SubscriptionsPerTenant int // needs Options.Tenant; zero means no limit
+	SubscriptionsPerTenant int // needs Options.Tenant, and does not count actors whose tenant is ""; zero means no limit
 	Channels               int // on this node; zero means 10,000
 	QueueMessages          int // waiting for one connection; zero means 1,024: a burst of FrameBurst publications is answered and echoed within it
 	QueueBytes             int // zero means 1 MiB
-	DroppedFrames          int // before a connection is closed with 1013; zero means 32
+	DroppedFrames          int // under PolicyDropNewest, before a connection is closed with 1013; zero means 32
 	PresenceBytes          int // of a member's data; zero means 1,024
 	StateBytes             int // of a session's state; zero means 1,024
 	PublishBatch           int // messages in one HTTP request; zero means 1,000
@@ -172,12 +173,13 @@ type Node struct {
 	routes   []route
 	registry *prometheus.Registry
 	stats    nodeStats
-	accepts  *budget
+	accepts  *budget.Accepts
 
 	rules   ruleSet
 	tenants tenantCounts
 	rooms   rooms
 	ws      *ws.Hub
+	wsHeld  sync.Map // *ws.Client → *wsPlaces, of clients with a tenant
 
 	messageIDs atomic.Uint64
 	draining   atomic.Bool
@@ -193,6 +195,12 @@ func New(opts Options) (*Node, error) {
 	}
 	if opts.Limits.SubscriptionsPerTenant > 0 && opts.Tenant == nil {
 		return nil, wire.Errorf(wire.CodeConfigInvalid, "Limits.SubscriptionsPerTenant needs Options.Tenant")
+	}
+	if opts.Limits.QueueMessages < 16 {
+		return nil, wire.Errorf(wire.CodeConfigInvalid, "Limits.QueueMessages (%d) must be at least 16: the answers to one command must fit", opts.Limits.QueueMessages)
+	}
+	if opts.Limits.QueueBytes > 1<<30 {
+		return nil, wire.Errorf(wire.CodeConfigInvalid, "Limits.QueueBytes (%d) must be at most %d", opts.Limits.QueueBytes, 1<<30)
 	}
 	if opts.Limits.FrameBytes+1024 > opts.Limits.QueueBytes {
 		return nil, wire.Errorf(wire.CodeConfigInvalid, "Limits.FrameBytes (%d) must be at least 1,024 below Limits.QueueBytes (%d)", opts.Limits.FrameBytes, opts.Limits.QueueBytes)
@@ -219,7 +227,7 @@ func New(opts Options) (*Node, error) {
 		OnDrop:             n.onDrop,
 		Logger:             n.log,
 	})
-	n.accepts = newBudget(float64(opts.Limits.AcceptsPerSecond), float64(opts.Limits.AcceptBurst))
+	n.accepts = budget.NewAccepts(float64(opts.Limits.AcceptsPerSecond), float64(opts.Limits.AcceptBurst))
 	n.rooms.init(n)
 	n.initWS()
 	n.initMetrics()

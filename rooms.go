@@ -21,7 +21,8 @@ const (
 type room struct {
 	node    *Node
 	channel string
-	refs    int // guarded by rooms.mu: who gets the roster, and members in grace
+	refs    int    // guarded by rooms.mu: who gets the roster, and members in grace
+	release func() // gives back the channel, which the room holds: a roster in grace counts against the limit of channels
 
 	mu     sync.Mutex // guards below
 	roster *presence.Roster
@@ -47,6 +48,7 @@ type grace struct {
 	member   string
 	session  string
 	owner    *session
+	tenant   string // whose place it keeps
 }
 
 // lateSnapshot is owed to a connection whose queue had no room for it.
@@ -65,7 +67,10 @@ func (rs *rooms) acquire(channel string) *room {
 	defer rs.mu.Unlock()
 	r := rs.m[channel]
 	if r == nil {
-		r = &room{node: rs.node, channel: channel, roster: presence.New(channel)}
+		r = &room{node: rs.node, channel: channel, roster: presence.New(channel), release: func() {}}
+		if release, err := rs.node.hub.Hold(channel); err == nil { // the caller is a member, so it exists
+			r.release = release
+		}
 		rs.m[channel] = r
 	}
 	r.refs++
@@ -82,6 +87,7 @@ func (rs *rooms) release(r *room) {
 	rs.mu.Unlock()
 	if last {
 		r.stop() // takes room.mu, which comes before rooms.mu
+		r.release()
 	}
 }
 
@@ -177,40 +183,53 @@ func (s *session) joinRoom(sub *subscription, wish *wire.PresenceWish) {
 	}
 }
 
+// snapshotInterval is the least time between two snapshots of a roster for one connection: they are large, and cheap to ask for.
+const snapshotInterval = time.Second
+
 // sendSnapshotLocked queues the roster, and from there on the differences. sub.room.mu is held.
 func (s *session) sendSnapshotLocked(sub *subscription) {
 	n := s.node
+	if sub.owed {
+		return
+	}
+	if time.Since(sub.snapAt) < snapshotInterval {
+		n.rooms.oweSnapshot(s, sub)
+		return
+	}
 	snap := sub.room.roster.Snapshot(n.opts.Limits.QueueBytes / 8)
 	if _, waiting := s.conn.Buffered(); waiting > 0 && waiting+len(snap) > n.opts.Limits.QueueBytes/2 {
 		// Many rosters at once would overflow the queue of a connection that does nothing wrong.
 		n.rooms.oweSnapshot(s, sub)
 		return
 	}
+	sub.snapAt = time.Now()
 	_ = s.conn.Join(sub.channel, maskMessages|maskRoster, snap)
 }
 
 func (rs *rooms) oweSnapshot(s *session, sub *subscription) {
+	sub.owed = true
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.late = append(rs.late, lateSnapshot{s, sub})
 }
 
-// leaveRoom takes a subscription out of its room, at once or after the grace.
-func (s *session) leaveRoom(sub *subscription, abrupt bool) {
+// leaveRoom takes a subscription out of its room, at once or after the grace, which it reports.
+func (s *session) leaveRoom(sub *subscription, abrupt bool) (kept bool) {
 	r := sub.room
 	if r == nil {
-		return
+		return false
 	}
 	sub.room = nil
 	n := s.node
 	id, member := s.identity()
-	if sub.joined && abrupt && n.opts.PresenceGrace > 0 && n.rooms.keep(grace{time.Now().Add(n.opts.PresenceGrace), r, member, id, s}) {
-		return // the grace holds the room
+	if sub.joined && abrupt && n.opts.PresenceGrace > 0 && n.rooms.keep(grace{time.Now().Add(n.opts.PresenceGrace), r, member, id, s, sub.tenant}) {
+		return true // the grace holds the room
 	}
 	if sub.joined {
 		r.leave(member, id, s)
 	}
 	n.rooms.release(r)
+	return false
 }
 
 func (r *room) leave(member, id string, owner *session) {
@@ -319,6 +338,7 @@ func (rs *rooms) sweep(now time.Time) {
 	rs.end(over)
 	for _, l := range late {
 		l.s.conn.Go(l.sub.channel, func() {
+			l.sub.owed = false
 			if r := l.sub.room; r != nil {
 				r.mu.Lock()
 				defer r.mu.Unlock()
@@ -332,6 +352,7 @@ func (rs *rooms) end(over []grace) {
 	for _, g := range over {
 		g.room.leave(g.member, g.session, g.owner)
 		rs.release(g.room)
+		rs.node.tenants.release(g.tenant)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -361,4 +362,92 @@ func TestS11_StateRightAfterJoining(t *testing.T) {
 			states[m.Session] = string(m.Data)
 		}
 	}
+}
+
+// S06, S07: a roster in grace counts against the limits of channels and of the tenant, so that clients which come, join and vanish cannot pass them.
+func TestS06_GraceKeepsItsPlaces(t *testing.T) {
+	t.Parallel()
+	s := start(t, tidewire.Options{
+		PresenceGrace: time.Second,
+		Tenant:        func(tidewire.Actor) string { return "all" },
+		Limits:        tidewire.Limits{Channels: 10, SubscriptionsPerTenant: 12},
+	})
+	vanish := func(prefix string) (joined int) {
+		c := s.connect()
+		for i := range 8 {
+			c.send(fmt.Sprintf(`{"type":"subscribe","sid":"%d","channel":"open.%s%d","presence":{"data":1}}`, i, prefix, i))
+			m := c.await("an answer", func(m message) bool { return m.Type == "subscribed" || m.Type == "refused" })
+			if m.Type == "subscribed" {
+				joined++
+			}
+		}
+		_ = c.conn.CloseNow()
+		eventually(t, "it is gone", func() bool { return s.Stats().Connections == 0 })
+		return joined
+	}
+	if a, b := vanish("a"), vanish("b"); a != 8 || b != 2 {
+		t.Fatalf("joined %d, then %d of a limit of 10 channels", a, b)
+	}
+	if rooms := s.Stats().Rooms; rooms != 10 {
+		t.Fatalf("%d rooms", rooms)
+	}
+	eventually(t, "the graces end", func() bool { return s.Stats().Rooms == 0 && s.Stats().Channels == 0 })
+	if n := vanish("c"); n != 8 {
+		t.Fatalf("%d places were given back", n)
+	}
+}
+
+// A client that asks for snapshots again and again gets one a second.
+func TestS11_ResyncIsBounded(t *testing.T) {
+	t.Parallel()
+	s := start(t, tidewire.Options{})
+	c := s.connect()
+	c.join("1", "open.room", `1`)
+	began := time.Now()
+	for range 40 {
+		c.send(`{"type":"state","channel":"open.room","data":1}`,
+			`{"type":"subscribe","sid":"1","channel":"open.room","presence":{"resync":true}}`)
+	}
+	snapshots, replies := 0, 0
+	for snapshots == 0 || replies < 40 {
+		m, err := c.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Type == "subscribed" {
+			replies++
+		}
+		if m.Type == "presence" && m.Snapshot != nil {
+			snapshots++
+		}
+	}
+	if most := 1 + int(time.Since(began)/time.Second); snapshots > most {
+		t.Fatalf("%d snapshots in %s", snapshots, time.Since(began))
+	}
+}
+
+// A publication with the key of a state does not touch the state.
+func TestS10_KeysOfMessagesAndStatesAreApart(t *testing.T) {
+	t.Parallel()
+	s := start(t, tidewire.Options{Limits: tidewire.Limits{FrameBytes: 128 << 10}}, func(n *tidewire.Node) error {
+		return n.Channel("late", tidewire.ChannelOptions{Guard: tidewire.Public, Presence: true, Policy: tidewire.PolicyLatest})
+	})
+	watch, o := s.observe("late")
+	victim := s.connect()
+	victim.join("1", "late", `1`)
+	watch.until(o, "she is there", func() bool { return o.total == 1 })
+	session := o.members[0].Sessions[0]
+	// The watcher's socket is full when her state and then the attack come.
+	pad := `"` + strings.Repeat("x", 100<<10) + `"`
+	for i := range 150 {
+		if _, err := s.Publish(t.Context(), "late", json.RawMessage(pad), tidewire.PublishOptions{Key: fmt.Sprint(i % 5)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim.send(`{"type":"state","channel":"late","data":"hers"}`, `{"type":"publish","channel":"late","id":"p","data":1}`)
+	victim.await("her state is set", func(m message) bool { return m.Type == "published" })
+	if _, err := s.Publish(t.Context(), "late", "attack", tidewire.PublishOptions{Key: "state " + session}); err != nil {
+		t.Fatal(err)
+	}
+	watch.await("her state", func(m message) bool { return m.Type == "state" && string(m.Data) == `"hers"` })
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/internal/budget"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -24,7 +25,7 @@ type session struct {
 	conn *hub.Conn
 
 	// Owned by the event loop.
-	budget frameBudget
+	budget budget.Frames
 	client string // the secret of hello
 
 	mu      sync.Mutex // guards below
@@ -38,13 +39,14 @@ type session struct {
 type subscription struct {
 	sid     string
 	channel string
-	tenant  string
-	counted bool // in the tenant's count
+	tenant  string // in whose count it is, if not empty
 
 	// Owned by the channel's lane.
 	live   bool
 	room   *room // set while it gets the roster
 	joined bool  // in the roster
+	snapAt time.Time
+	owed   bool // a snapshot
 
 	beat time.Time // last repetition; guarded by session.mu
 }
@@ -83,8 +85,8 @@ func (s *session) refuse(c wire.Command, err error) {
 // Message takes one frame. It runs on the event loop and does not wait.
 func (s *session) Message(_ *hub.Conn, binary bool, data []byte) {
 	n := s.node
-	if ok, retry := s.budget.take(n.clock(), n.opts.Limits.FramesPerSecond, n.opts.Limits.FrameBurst); !ok {
-		if int(s.budget.over) > n.opts.Limits.FrameBurst {
+	if ok, retry, stubborn := s.budget.Take(n.clock(), n.opts.Limits.FramesPerSecond, n.opts.Limits.FrameBurst); !ok {
+		if stubborn {
 			s.conn.Close(wire.CloseFrameRate, "frame rate")
 			return
 		}
@@ -247,32 +249,35 @@ func (s *session) reserve(c wire.Command) (sub *subscription, repeated bool, rel
 	sub = &subscription{sid: c.SID, channel: c.Channel, beat: time.Now()}
 	if limit := n.opts.Limits.SubscriptionsPerTenant; limit > 0 {
 		sub.tenant = n.opts.Tenant(actor)
-		if !n.tenants.take(sub.tenant, limit) {
+		if sub.tenant != "" && !n.tenants.take(sub.tenant, limit) {
 			return nil, false, nil, wire.Errorf(wire.CodeSubscriptionLimit, "the tenant has as many subscriptions as it may")
 		}
-		sub.counted = true
 	}
 	release, err = n.hub.Hold(c.Channel)
 	if err != nil {
-		if sub.counted {
-			n.tenants.release(sub.tenant)
-		}
+		n.tenants.release(sub.tenant)
 		return nil, false, nil, wire.Errorf(wire.CodeSubscriptionLimit, "the node has as many channels as it may")
 	}
 	s.subs = append(s.subs, sub)
 	return sub, false, release, nil
 }
 
-// remove takes a subscription out of the session and reports whether it was there: who gets true ends it.
+// remove takes a subscription out of the session, gives its place back, and reports whether it was there: who gets true ends it.
 func (s *session) remove(sub *subscription) bool {
+	if !s.take(sub) {
+		return false
+	}
+	s.node.tenants.release(sub.tenant)
+	return true
+}
+
+// take is remove for a caller who keeps the place in the tenant's count.
+func (s *session) take(sub *subscription) bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	i := slices.Index(s.subs, sub)
 	if i >= 0 {
 		s.subs = slices.Delete(s.subs, i, i+1)
-	}
-	s.mu.Unlock()
-	if i >= 0 && sub.counted {
-		s.node.tenants.release(sub.tenant)
 	}
 	return i >= 0
 }
@@ -370,13 +375,13 @@ func (s *session) unsubscribe(c wire.Command) error {
 	return err
 }
 
-// leave ends the delivery of a subscription. It runs in the channel's lane, or after all lanes.
-func (s *session) leave(sub *subscription, abrupt bool) {
+// leave ends the delivery of a subscription. It runs in the channel's lane, or after all lanes. It reports whether a grace keeps the member, and with it the place in the tenant's count.
+func (s *session) leave(sub *subscription, abrupt bool) (kept bool) {
 	if sub.live {
 		s.conn.Leave(sub.channel)
 		sub.live = false
 	}
-	s.leaveRoom(sub, abrupt)
+	return s.leaveRoom(sub, abrupt)
 }
 
 func (s *session) publish(c wire.Command) error {
@@ -431,9 +436,12 @@ func (s *session) Closed(_ *hub.Conn, reason hub.Reason) {
 	// A peer that says goodbye, or is sent away, leaves at once; anything else may come back.
 	abrupt := !(reason.Remote && (reason.Code == 1000 || reason.Code == 1001) || reason.Code == 1012 || reason.Code == 1008)
 	for _, sub := range s.subscriptions() {
-		if s.remove(sub) {
-			sub.live = false
-			s.leave(sub, abrupt)
+		if !s.take(sub) {
+			continue
+		}
+		sub.live = false
+		if !s.leave(sub, abrupt) {
+			s.node.tenants.release(sub.tenant)
 		}
 	}
 	s.node.stats.closed(reason.Code)

@@ -349,6 +349,8 @@ func TestS43_BadInputGetsACodeAndTheConnectionStays(t *testing.T) {
 		{`{}`, "PROTOCOL_VERSION"},
 		{`{"type":"mutate"}`, "PROTOCOL_VERSION"},
 		{`{"type":"subscribe","channel":"open.a"}`, "DATA_INVALID"},
+		{`{"type":"publish","channel":"open.a","id":5,"data":1}`, "DATA_INVALID"},
+		{`{"type":"subscribe","sid":"1","channel":"open.a","presence":5}`, "DATA_INVALID"},
 		{`{"type":"subscribe","sid":"` + strings.Repeat("x", 65) + `","channel":"open.a"}`, "DATA_INVALID"},
 		{`{"type":"subscribe","sid":"1","channel":"a b"}`, "CHANNEL_INVALID"},
 		{`{"type":"subscribe","sid":"1","channel":"` + strings.Repeat("x", 256) + `"}`, "CHANNEL_INVALID"},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"sync"
 
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
@@ -16,11 +17,13 @@ import (
 
 func (n *Node) initWS() {
 	cfg := ws.HubConfig{
-		CheckOrigin: func(*http.Request) bool { return true }, // admit has looked
-		OnSubscribe: func(c *ws.Client, channel string) error {
-			return n.allowWS(c, channel)
-		},
-		Logger: n.log,
+		CheckOrigin:     func(*http.Request) bool { return true }, // admit has looked
+		OnSubscribe:     n.subscribeWS,
+		OnUnsubscribe:   n.unsubscribedWS,
+		OnDisconnect:    n.disconnectedWS,
+		FramesPerSecond: n.opts.Limits.FramesPerSecond,
+		FrameBurst:      n.opts.Limits.FrameBurst,
+		Logger:          n.log,
 	}
 	if n.opts.Authenticate != nil {
 		cfg.Authenticator = ws.AuthenticatorFunc(n.authenticateWS)
@@ -51,6 +54,77 @@ func (n *Node) authenticateWS(r *http.Request) ws.AuthResult {
 		return ws.AuthResult{Error: auth.ErrDenied}
 	}
 	return ws.AuthResult{Valid: true, UserID: g.Actor.ID, Claims: g.Actor.Claims, ExpiresAt: g.ExpiresAt}
+}
+
+// wsPlaces are the places in a tenant's count that a go-ws client holds.
+type wsPlaces struct {
+	tenant string
+
+	mu       sync.Mutex // guards channels
+	channels map[string]bool
+}
+
+// subscribeWS decides about a subscription, with a place in the tenant's count.
+func (n *Node) subscribeWS(c *ws.Client, channel string) error {
+	taken, err := n.takeWS(c, channel)
+	if err == nil {
+		err = n.allowWS(c, channel)
+	}
+	if err != nil && taken {
+		n.unsubscribedWS(c, channel)
+	}
+	return err
+}
+
+func (n *Node) takeWS(c *ws.Client, channel string) (taken bool, err error) {
+	limit := n.opts.Limits.SubscriptionsPerTenant
+	if limit == 0 {
+		return false, nil
+	}
+	tenant := n.opts.Tenant(Actor{ID: c.UserID, Claims: c.Claims})
+	if tenant == "" {
+		return false, nil
+	}
+	v, _ := n.wsHeld.LoadOrStore(c, &wsPlaces{tenant: tenant, channels: map[string]bool{}})
+	held := v.(*wsPlaces)
+	held.mu.Lock()
+	defer held.mu.Unlock()
+	if held.channels[channel] {
+		return false, nil
+	}
+	if !n.tenants.take(tenant, limit) {
+		return false, wire.Errorf(wire.CodeSubscriptionLimit, "the tenant has as many subscriptions as it may")
+	}
+	held.channels[channel] = true
+	return true, nil
+}
+
+func (n *Node) unsubscribedWS(c *ws.Client, channel string) {
+	v, ok := n.wsHeld.Load(c)
+	if !ok {
+		return
+	}
+	held := v.(*wsPlaces)
+	held.mu.Lock()
+	defer held.mu.Unlock()
+	if held.channels[channel] {
+		delete(held.channels, channel)
+		n.tenants.release(held.tenant)
+	}
+}
+
+func (n *Node) disconnectedWS(c *ws.Client, _ ws.Reason) {
+	v, ok := n.wsHeld.LoadAndDelete(c)
+	if !ok {
+		return
+	}
+	held := v.(*wsPlaces)
+	held.mu.Lock()
+	defer held.mu.Unlock()
+	for range held.channels {
+		n.tenants.release(held.tenant)
+	}
+	clear(held.channels)
 }
 
 // allowWS asks the guard of a channel for a go-ws client.

@@ -3,6 +3,7 @@ package tidewire_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -133,4 +134,62 @@ func TestS30_DrainClosesGoWSClientsOverTheWindow(t *testing.T) {
 		t.Fatalf("all were closed between %s and %s", first, last)
 	}
 	s.stop()
+}
+
+// S06, S07: the node's frame budget and the tenant's count hold for go-ws clients too.
+func TestS06_LimitsHoldForGoWSClients(t *testing.T) {
+	t.Parallel()
+	s := start(t, tidewire.Options{
+		Authenticate: bearer, Tenant: func(a tidewire.Actor) string { return a.ID },
+		Limits: tidewire.Limits{FramesPerSecond: 1, FrameBurst: 20, SubscriptionsPerTenant: 3},
+	})
+	conn, _, err := s.dialWS("ok-alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func(format string, args ...any) {
+		t.Helper()
+		if err := conn.Write(t.Context(), websocket.MessageText, fmt.Appendf(nil, format, args...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		say(`{"type":"subscribe","data":"open.c%d"}`, i)
+	}
+	if m, err := readWS(t, conn); err != nil || m.Type != ws.TypeError || m.Channel != "open.c3" {
+		t.Fatalf("the fourth: %+v, %v", m, err)
+	}
+	say(`{"type":"unsubscribe","data":"open.c0"}`)
+	say(`{"type":"subscribe","data":"open.c4"}`)
+	eventually(t, "the place was given back", func() bool { return s.Subscribers("open.c4") == 1 })
+	native := s.connectAs("ok-alice")
+	native.send(`{"type":"subscribe","sid":"1","channel":"open.n"}`)
+	native.wantRefused("SUBSCRIPTION_LIMIT")
+	for range 100 {
+		if conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"ping"}`)) != nil {
+			break
+		}
+	}
+	pongs := 0
+	for {
+		m, err := readWS(t, conn)
+		if err != nil {
+			if websocket.CloseStatus(err) != 1008 {
+				t.Fatalf("closed with %v", err)
+			}
+			break
+		}
+		if m.Type == ws.TypePong {
+			pongs++
+		}
+	}
+	if pongs > 16 {
+		t.Fatalf("%d pings were answered with a burst of 20", pongs)
+	}
+	eventually(t, "the places are given back", func() bool { return s.Stats().Connections == 1 })
+	eventually(t, "a native client has room", func() bool {
+		native.send(`{"type":"subscribe","sid":"1","channel":"open.n"}`)
+		m, err := native.read()
+		return err == nil && m.Type == "subscribed"
+	})
 }

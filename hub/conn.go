@@ -191,13 +191,9 @@ func (c *Conn) wantsFlushLocked() bool {
 // deliverLocked queues a publication for a member, as its policy says, and counts what it cost.
 func (c *Conn) deliverLocked(s *Sub, f *frame, st *fanStats) {
 	if f.policy == Latest {
+		// The new one goes to the end: a connection sees some of the publications, in their order.
 		if i := c.queue.find(f); i >= 0 {
 			st.conflated++
-			if old := *c.queue.at(i); int(c.queue.bytes+c.inflight)+len(f.data)-len(old.data) <= c.hub.opts.QueueBytes {
-				c.queue.set(i, f)
-				st.queued++
-				return
-			}
 			c.queue.remove(i)
 		}
 	}
@@ -209,7 +205,7 @@ func (c *Conn) deliverLocked(s *Sub, f *frame, st *fanStats) {
 			return
 		case f.policy == DropNewest || !c.queue.removeOldest(s, c.hub.opts.Skipped != nil):
 			st.dropped++
-			c.missLocked(s)
+			c.missLocked(s, f.policy)
 			return
 		}
 		st.dropped++
@@ -221,13 +217,16 @@ func (c *Conn) deliverLocked(s *Sub, f *frame, st *fanStats) {
 }
 
 // missLocked counts a publication that s misses, in a mark at the end of the queue. Marks may exceed the bound: of those that do, there is one for each membership.
-func (c *Conn) missLocked(s *Sub) {
+func (c *Conn) missLocked(s *Sub, policy Policy) {
 	if c.hub.opts.Skipped != nil {
 		if s.marker == nil {
 			s.marker = &frame{skip: s}
 			c.queue.push(s.marker)
 		}
 		s.marker.missed++
+	}
+	if policy != DropNewest {
+		return
 	}
 	c.dropRun++
 	if limit := c.hub.opts.MaxDropped; limit > 0 && int(c.dropRun) >= limit {

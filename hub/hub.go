@@ -416,7 +416,7 @@ func (h *Hub) frameFor(c *Conn, ch *channel, m *Message, enc *encodings) (f *fra
 }
 
 func (h *Hub) encode(ch *channel, m *Message, d Dialect) (*frame, error) {
-	f := &frame{ch: ch, key: m.Key, policy: m.Policy}
+	f := &frame{ch: ch, key: m.Key, mask: m.Mask, policy: m.Policy}
 	payload := m.Encode(d)
 	if payload == nil {
 		return f, nil

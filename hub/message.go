@@ -20,7 +20,8 @@ const (
 	DropNewest
 	// DropOldest drops the oldest waiting publication of the same channel to make room. If there is none, it acts as DropNewest.
 	DropOldest
-	// Latest replaces a waiting publication of the same channel and key, full queue or not, so that a connection holds at most one for each key. With
+	// Latest takes the place of a waiting publication of the same channel, mask and key, full queue or not, so that a connection holds at most one for each key. The newer one
+	// goes to the end of the queue; the older one is not told missing. With
 	// the queue full of others, it acts as DropOldest.
 	Latest
 )
@@ -65,6 +66,7 @@ type frame struct {
 	data   []byte
 	ch     *channel // the channel it was published on, or nil
 	key    string
+	mask   Mask
 	policy Policy
 
 	// skip is set for the mark that stands where a member misses publications. A mark is in one queue only, under its connection's lock, and its

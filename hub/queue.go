@@ -88,7 +88,7 @@ func (q *queue) take(dst []*frame, maxBytes int) []*frame {
 func (q *queue) find(f *frame) int32 {
 	for i := q.n - 1; i >= 0; i-- {
 		old := *q.at(i)
-		if old.ch == f.ch && old.policy == Latest && old.key == f.key {
+		if old.ch == f.ch && old.policy == Latest && old.mask == f.mask && old.key == f.key {
 			return i
 		}
 	}

@@ -254,7 +254,7 @@ func TestH05_PoliciesExactly(t *testing.T) {
 				}
 			}
 			l.allow(1 << 20)
-			wantFrames(t, l, "0", "k0=8", "k1=7")
+			wantFrames(t, l, "0", "k1=7", "k0=8") // in the order of publication
 			if st := h.Stats(); st.Conflated != 7 || st.Queued != 10 || st.Dropped != 0 {
 				t.Errorf("%+v", st)
 			}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"unicode/utf8"
 )
@@ -53,7 +54,10 @@ type Limits struct {
 // The command shares no memory with data.
 func Decode(data []byte, limits Limits) (Command, error) {
 	var c Command
-	if err := json.Unmarshal(data, &c); err != nil {
+	var wrong *json.UnmarshalTypeError
+	if err := json.Unmarshal(data, &c); errors.As(err, &wrong) && c.Type != "" {
+		return c.Named(), Errorf(CodeDataInvalid, "%s has the wrong type", wrong.Field)
+	} else if err != nil {
 		return Command{}, Errorf(CodeProtocolVersion, "the message is not a JSON object of the protocol")
 	}
 	if err := c.check(limits); err != nil {
@@ -161,8 +165,11 @@ func (c *Command) needData(name string, data json.RawMessage, limit int) error {
 	return nil
 }
 
-// CheckShape holds valid JSON against MaxDepth and MaxNodes, without recursion.
+// CheckShape holds valid JSON against MaxDepth and MaxNodes, without recursion, and against UTF-8, which encoding/json does not ask of raw values.
 func CheckShape(data []byte) error {
+	if !utf8.Valid(data) {
+		return errors.New("is not UTF-8")
+	}
 	depth, nodes, inString := 0, 0, false
 	value := true // a value may begin here
 	for i := 0; i < len(data); i++ {

@@ -39,6 +39,7 @@ func TestCheckShape(t *testing.T) {
 		json string
 		ok   bool
 	}{
+		{"\"a\xffb\"", false},
 		{`1`, true},
 		{`"]]]{{{\"[["`, true},
 		{nest(32), true},
@@ -128,7 +129,7 @@ func clientVectors() []vector {
 		bad("no type", `{"protocol":1}`, wire.CodeProtocolVersion),
 		bad("unknown type", `{"type":"mutate"}`, wire.CodeProtocolVersion),
 		bad("an array", `[1]`, wire.CodeProtocolVersion),
-		bad("a wrong type of member", `{"type":"subscribe","sid":1,"channel":"a"}`, wire.CodeProtocolVersion),
+		bad("a wrong type of member", `{"type":"subscribe","sid":1,"channel":"a"}`, wire.CodeDataInvalid),
 		bad("no sid", `{"type":"subscribe","channel":"a"}`, wire.CodeDataInvalid),
 		bad("bad channel", `{"type":"subscribe","sid":"1","channel":"a..b"}`, wire.CodeChannelInvalid),
 		bad("no data", `{"type":"publish","channel":"a"}`, wire.CodeDataInvalid),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/internal/budget"
 )
 
 const (
@@ -32,6 +33,8 @@ type Client struct {
 	late     bool // its token comes as its first message; set before the start
 	greeting sync.Once
 	accepted atomic.Bool // publishes UserID and Claims
+
+	frames budget.Frames // owned by the event loop
 
 	// Owned by the client's tasks.
 	pending *http.Request // of a client that has yet to send its token
@@ -109,6 +112,19 @@ type handler struct{ client *Client }
 // Message runs on the event loop: it only puts the message where a task will find it.
 func (h handler) Message(_ *hub.Conn, _ bool, data []byte) {
 	c := h.client
+	if cfg := &c.hub.cfg; cfg.FramesPerSecond > 0 {
+		ok, _, stubborn := c.frames.Take(c.hub.clock(), cfg.FramesPerSecond, cfg.FrameBurst)
+		switch {
+		case stubborn:
+			c.conn.Close(codePolicy, "too many messages")
+			return
+		case !ok:
+			if c.accepted.Load() { // nothing is said to a client that has yet to send its token
+				c.fail("too many messages")
+			}
+			return
+		}
+	}
 	if !c.late {
 		c.greet()
 	}
@@ -210,7 +226,11 @@ func (c *Client) subscribe(channel string) {
 			return
 		}
 	}
-	switch err := c.hub.Subscribe(c, channel); {
+	err := c.hub.Subscribe(c, channel)
+	if f := c.hub.cfg.OnUnsubscribe; f != nil && err != nil {
+		f(c, channel)
+	}
+	switch {
 	case err == nil, errors.Is(err, hub.ErrClosed):
 	case errors.Is(err, hub.ErrConnChannelLimit):
 		_ = c.Send(Message{Type: TypeError, Channel: channel, Data: "too many subscriptions"})

@@ -66,6 +66,14 @@ type HubConfig struct {
 	// everyone. It is not called for [Hub.Subscribe].
 	OnSubscribe func(client *Client, channel string) error
 
+	// OnUnsubscribe is called when a client that OnSubscribe let in has left the channel, or could not join it after all. It is not called when the client goes: OnDisconnect is, with
+	// nothing left in Subscriptions.
+	OnUnsubscribe func(client *Client, channel string)
+
+	// FramesPerSecond and FrameBurst bound the messages of one client. Past the burst each is answered by an error, and a client that goes on is disconnected with 1008. Zero means no bound.
+	FramesPerSecond int
+	FrameBurst      int
+
 	// Logger receives diagnostics. Nil means [slog.Default].
 	Logger *slog.Logger
 }
@@ -73,6 +81,7 @@ type HubConfig struct {
 // Hub holds clients and their channels. Its methods may be called from any goroutine.
 type Hub struct {
 	cfg     HubConfig
+	started time.Time
 	core    *hub.Hub
 	dialect hub.Dialect
 	// ctx is that of Run: set before the core accepts a connection.
@@ -110,7 +119,7 @@ func NewHubWithConfig(cfg HubConfig) *Hub {
 }
 
 func newHub(cfg HubConfig, d hub.Dialect, core *hub.Hub) *Hub {
-	return &Hub{cfg: cfg, core: core, dialect: d}
+	return &Hub{cfg: cfg, started: time.Now(), core: core, dialect: d}
 }
 
 // On returns a hub whose clients are connections of an existing core, in a dialect of theirs, beside others. The core's owner runs it and sets its limits, so Run and the
@@ -218,7 +227,9 @@ func (h *Hub) Subscribe(client *Client, channel string) error {
 
 // Unsubscribe takes a client out of a channel. When it returns, nothing more of the channel is queued for it.
 func (h *Hub) Unsubscribe(client *Client, channel string) {
-	client.conn.Leave(channel)
+	if client.conn.Leave(channel) && h.cfg.OnUnsubscribe != nil {
+		h.cfg.OnUnsubscribe(client, channel)
+	}
 }
 
 func checkChannel(name string) error {

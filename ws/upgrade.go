@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/internal/budget"
 )
 
 // Subprotocol is what the hub selects, if a client offers it. A client that offers no subprotocol needs none.
@@ -69,7 +70,7 @@ func (h *Hub) HandleWebSocket(w http.ResponseWriter, r *http.Request) {
 		answer(w, err)
 		return
 	}
-	c := &Client{hub: h, conn: conn, late: wait}
+	c := &Client{hub: h, conn: conn, late: wait, frames: budget.NewFrames(h.clock(), h.cfg.FrameBurst)}
 	if wait {
 		c.pending = r.Clone(context.WithoutCancel(r.Context()))
 		conn.SetMask(0) // no broadcast reaches it
@@ -83,6 +84,9 @@ func (h *Hub) HandleWebSocket(w http.ResponseWriter, r *http.Request) {
 		c.greet()
 	}
 }
+
+// clock is in milliseconds since the hub was made.
+func (h *Hub) clock() uint32 { return uint32(time.Since(h.started).Milliseconds()) }
 
 // answer tells a client that its handshake was refused. Any other error comes after the connection was taken over, and there is nobody to tell.
 func answer(w http.ResponseWriter, err error) {
