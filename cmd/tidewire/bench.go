@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +28,7 @@ type benchCmd struct {
 	Conns      int           `help:"Connections that subscribe." default:"1000"`
 	Channels   int           `help:"Channels, named PREFIX.0 and so on." default:"1"`
 	PerConn    int           `help:"Channels that each connection subscribes to." default:"1"`
-	Prefix     string        `help:"What channel names begin with." default:"bench"`
+	Prefix     string        `help:"What channel names begin with: the server must allow PREFIX.0 and so on." default:"bench"`
 	Publishers int           `help:"Publishers at once. Zero means as many as the rate needs, and 16 with a key." default:"0"`
 	Rate       float64       `help:"Messages a second, all publishers together. Zero means as fast as the window allows." default:"10"`
 	Window     int           `help:"Messages that may be on their way at once. Zero means no bound." default:"0"`
@@ -80,19 +81,17 @@ func (b *benchCmd) Run(ctx context.Context, p *program) error {
 	fmt.Fprintf(progress, "connecting %d clients to %s\n", b.Conns, base.Host)
 	dialing := time.Now()
 	before := server.read(ctx)
-	var refused atomic.Pointer[string]
-	fleet, err := load.Dial(ctx, b.options(base.String(), b.Conns, true, &refused))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	fleet, err := load.Dial(ctx, b.options(base.String(), b.Conns, true, cancel))
 	if err != nil {
-		if text := refused.Load(); text != nil {
-			return fmt.Errorf("bench: the server refused: %s", *text)
-		}
 		return fmt.Errorf("bench: %w", err)
 	}
 	defer fleet.Close()
 	setUp := time.Since(dialing)
 	connected := server.read(ctx)
 
-	publish, publishers, closePublisher, err := b.publisher(ctx, base, &refused)
+	publish, publishers, closePublisher, err := b.publisher(ctx, base, cancel)
 	if err != nil {
 		return err
 	}
@@ -110,8 +109,8 @@ func (b *benchCmd) Run(ctx context.Context, p *program) error {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("bench: publish: %w", err)
 	}
-	if text := refused.Load(); text != nil {
-		return fmt.Errorf("bench: the server refused: %s", *text)
+	if cause := context.Cause(ctx); errors.Is(cause, errRefused) {
+		return fmt.Errorf("bench: %w", cause)
 	}
 	after := server.read(context.WithoutCancel(ctx))
 	b.table(stdout, res, fleet, setUp, before, connected, after)
@@ -122,7 +121,7 @@ func (b *benchCmd) Run(ctx context.Context, p *program) error {
 }
 
 // options are those of clients that subscribe, or of publishers that do not.
-func (b *benchCmd) options(addr string, conns int, subscribe bool, refused *atomic.Pointer[string]) load.Options {
+func (b *benchCmd) options(addr string, conns int, subscribe bool, refused context.CancelCauseFunc) load.Options {
 	o := load.Options{
 		URL: addr, Subprotocols: []string{wire.Subprotocol}, Conns: conns, DialsAtOnce: b.Dials, Retry: true,
 		Marker: []byte(benchMarker), Ready: []byte(`"type":"welcome"`), ReadyCount: 1,
@@ -144,12 +143,23 @@ func (b *benchCmd) options(addr string, conns int, subscribe bool, refused *atom
 	}
 	o.OnFrame = func(payload []byte) string {
 		if bytes.Contains(payload, []byte(`"type":"refused"`)) {
-			text := string(payload)
-			refused.CompareAndSwap(nil, &text)
+			refused(refusal(payload))
 		}
 		return ""
 	}
 	return o
+}
+
+// errRefused means that the server refused what the load needs.
+var errRefused = errors.New("the server refused")
+
+// refusal is what a refused message says, for people.
+func refusal(payload []byte) error {
+	var r wire.Reply
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return fmt.Errorf("%w: %s", errRefused, payload)
+	}
+	return fmt.Errorf("%w: %s %s: %s: %s %s", errRefused, r.Re, r.Channel, r.Code, r.Cause, r.Fix)
 }
 
 // publishFunc sends one message.
@@ -159,7 +169,7 @@ type publishFunc func(ctx context.Context, publisher int, channel, data string) 
 const perPublisher = 50
 
 // publisher publishes over HTTP if there is a key, else over connections of its own.
-func (b *benchCmd) publisher(ctx context.Context, base *url.URL, refused *atomic.Pointer[string]) (publishFunc, int, func(), error) {
+func (b *benchCmd) publisher(ctx context.Context, base *url.URL, refused context.CancelCauseFunc) (publishFunc, int, func(), error) {
 	if b.Key != "" {
 		n := b.Publishers
 		if n == 0 {

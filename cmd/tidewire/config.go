@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"reflect"
@@ -268,8 +269,8 @@ func (c *config) resolve(getenv func(string) string) error {
 
 // check reports what is wrong with the values, but for what the node and the guards check.
 func (c *config) check() error {
-	if c.Addr == "" {
-		return configError("addr is empty; want [HOST]:PORT")
+	if _, port, err := net.SplitHostPort(c.Addr); err != nil || port == "" {
+		return configError("addr is %q, want [HOST]:PORT", c.Addr)
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return configError("tls.cert and tls.key need each other")
@@ -315,6 +316,14 @@ func (c *config) check() error {
 // mayBeZero are the numbers and durations for which zero means none; others must be positive.
 var mayBeZero = []string{"limits.subscriptions_per_tenant", "timing.presence_grace", "timing.drain_window", "auth.jwt.leeway"}
 
+// atMost are the greatest values that make sense.
+var atMost = map[string]int64{
+	"limits.frame_burst":    1 << 16,
+	"limits.queue_messages": 1 << 20,
+	"limits.queue_bytes":    1 << 30,
+	"limits.frame_bytes":    1 << 29,
+}
+
 func checkNumbers(c *config) error {
 	root := reflect.ValueOf(*c)
 	for _, l := range leaves("", root.Type()) {
@@ -330,7 +339,11 @@ func checkNumbers(c *config) error {
 				}
 			}
 		}
-		switch n := v.Int(); {
+		n := v.Int()
+		if most, bounded := atMost[l.path]; bounded && n > most {
+			return configError("%s is %v, want at most %d", l.path, v.Interface(), most)
+		}
+		switch {
 		case n < 0, n == 0 && !slices.Contains(mayBeZero, l.path):
 			return configError("%s is %v, want more than zero", l.path, v.Interface())
 		}

@@ -106,7 +106,7 @@ func TestConfig_WrongValues(t *testing.T) {
 		"limits: 3":                                             "limits is a single value, want a mapping",
 		"addr: {a: b}":                                          "addr is a mapping, want a text",
 		"addr: [a]":                                             "addr is a list, want a text",
-		"addr: ''":                                              "addr is empty",
+		"addr: ''":                                              "want [HOST]:PORT",
 		"allowed_origins: x":                                    "allowed_origins is a single value, want a list",
 		"allowed_origins: ['example.com']":                      "example.com",
 		"limits: {connections: many}":                           "limits.connections",

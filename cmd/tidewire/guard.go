@@ -71,7 +71,10 @@ func newGuard(env *cel.Env, pattern, text string) (tidewire.Guard, error) {
 	return func(ctx context.Context, a tidewire.Access) error { return decide(ctx, program, a) }, nil
 }
 
-// decide evaluates a guard. Only the value false is a denial: an error, also that of a missing claim, is a failure to decide.
+// missing is what CEL says of a key that a map does not have.
+const missing = "no such key"
+
+// decide evaluates a guard. False is a denial, and so is a claim that the actor does not have: a fresh token without it withdraws what it gave. Any other error is a failure to decide.
 func decide(ctx context.Context, program cel.Program, a tidewire.Access) error {
 	claims, params := a.Actor.Claims, a.Params
 	if claims == nil {
@@ -89,6 +92,8 @@ func decide(ctx context.Context, program cel.Program, a tidewire.Access) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case err != nil && strings.Contains(err.Error(), missing):
+		return fmt.Errorf("guard: %w: %w", tidewire.ErrDenied, err)
 	case err != nil:
 		return fmt.Errorf("guard: %w", err)
 	case out == types.True:

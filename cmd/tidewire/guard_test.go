@@ -45,9 +45,11 @@ func TestS03_GuardsInCEL(t *testing.T) {
 		{guard: `actor.claims.level >= 3`, actor: alice, want: allow},
 		{guard: `"editor" in actor.claims.roles`, actor: alice, want: allow},
 		{guard: `actor.claims.nested.x == true`, actor: alice, want: allow},
-		// What cannot be decided is no denial.
-		{guard: `actor.claims.org == "o1"`, want: fail},
-		{guard: `actor.claims.missing == "o1"`, actor: alice, want: fail},
+		// A claim that is not there gives nothing. What cannot be decided for another reason is no denial.
+		{guard: `actor.claims.org == "o1"`, want: deny},
+		{guard: `actor.claims.missing == "o1"`, actor: alice, want: deny},
+		{guard: `actor.claims["missing"] == "o1"`, actor: alice, want: deny},
+		{guard: `actor.claims.nested.y == true`, actor: alice, want: deny},
 		{guard: `actor.claims.roles.x == 1`, actor: alice, want: fail},
 		{guard: `1 / (2 - 2) == 1`, want: fail},
 		{guard: `has(actor.claims.org) && actor.claims.org == "o1"`, want: deny},

@@ -8,12 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raiseFileLimit lets the process have as many descriptors as it may: each connection takes one.
-func raiseFileLimit(log *slog.Logger, connections int) {
+// sparedFiles are descriptors for everything but connections.
+const sparedFiles = 64
+
+// raiseFileLimit lets the process have as many descriptors as it may: each connection takes one. It returns how many connections that allows, at most as many as are configured, so that
+// what is beyond is refused with a delay and not cut.
+func raiseFileLimit(log *slog.Logger, connections int) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		log.Warn("the limit of open files is unknown", "error", err)
-		return
+		return connections
 	}
 	if limit.Cur < limit.Max {
 		raised := limit
@@ -25,8 +29,10 @@ func raiseFileLimit(log *slog.Logger, connections int) {
 		}
 	}
 	log.Info("limit of open files", "limit", uint64(limit.Cur))
-	if uint64(limit.Cur) < uint64(connections) {
-		log.Warn("fewer open files than connections are allowed: raise the hard limit (ulimit -Hn, LimitNOFILE), or lower limits.connections",
-			"limit", uint64(limit.Cur), "connections", connections)
+	if most := max(int64(limit.Cur)-sparedFiles, 16); limit.Cur < 1<<31 && most < int64(connections) {
+		log.Warn("limits.connections is lowered to what the limit of open files allows: to have more, raise the hard limit (ulimit -Hn, LimitNOFILE)",
+			"limit", uint64(limit.Cur), "configured", connections, "connections", most)
+		return int(most)
 	}
+	return connections
 }

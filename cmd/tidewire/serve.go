@@ -49,6 +49,9 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 		return err
 	}
 	logger := newLogger(cfg.Log, p.stderr)
+	if !c.PrintConfig {
+		cfg.Limits.Connections = raiseFileLimit(logger, cfg.Limits.Connections)
+	}
 	s, err := newServer(cfg, c.Dev, logger)
 	if err != nil {
 		return err
@@ -62,7 +65,6 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 	}
 	version, commit := buildVersion()
 	logger.Info("tidewire", "version", version, "commit", commit, "config", file)
-	raiseFileLimit(logger, cfg.Limits.Connections)
 	s.warn(c.Dev)
 	return s.run(ctx, p.stdout)
 }
@@ -299,8 +301,11 @@ type httpErrors struct{ log *slog.Logger }
 
 func (h httpErrors) Write(p []byte) (int, error) {
 	level := slog.LevelDebug
-	if bytes.Contains(p, []byte("panic")) {
+	switch {
+	case bytes.Contains(p, []byte("panic")):
 		level = slog.LevelError
+	case bytes.Contains(p, []byte("Accept error")): // no open files are left; net/http waits between tries
+		level = slog.LevelWarn
 	}
 	h.log.Log(context.Background(), level, "http: "+string(bytes.TrimSpace(p)))
 	return len(p), nil

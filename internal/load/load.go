@@ -157,6 +157,11 @@ func (f *Fleet) try(ctx context.Context, u *url.URL, i int) (c *conn, wait time.
 		close(c.ready)
 	}
 	f.wg.Go(func() { c.read(early) })
+	defer func() {
+		if err != nil {
+			_ = nc.Close() // ends the reader
+		}
+	}()
 	if f.opts.Say != nil {
 		op := byte(0x81)
 		if f.opts.SayBinary {
@@ -166,7 +171,7 @@ func (f *Fleet) try(ctx context.Context, u *url.URL, i int) (c *conn, wait time.
 		for _, m := range f.opts.Say(i) {
 			out = AppendFrame(out, op, []byte(m))
 		}
-		if _, err := nc.Write(out); err != nil {
+		if _, err = nc.Write(out); err != nil {
 			return nil, 0, err
 		}
 	}
