@@ -134,6 +134,9 @@ func (n *Node) Channel(pattern string, opts ChannelOptions) error {
 		if r.pattern == pattern {
 			return wire.Errorf(wire.CodeConfigInvalid, "channel %q is declared twice", pattern)
 		}
+		if covers(r.segments, segments) {
+			n.log.Warn("a channel declaration never counts: an earlier one matches all that it matches", "pattern", pattern, "earlier", r.pattern)
+		}
 	}
 	n.rules.rules = append(n.rules.rules, &rule{pattern, segments, opts})
 	return nil
@@ -168,6 +171,28 @@ func parsePattern(pattern string) ([]segment, error) {
 		segments[i] = s
 	}
 	return segments, nil
+}
+
+// covers reports whether a matches every channel that b matches.
+func covers(a, b []segment) bool {
+	for i, s := range a {
+		switch {
+		case i == len(b):
+			return false
+		case s.rest:
+			return true
+		case b[i].rest, !s.covers(b[i]):
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func (s segment) covers(o segment) bool {
+	if !s.open {
+		return !o.open && s.literal == o.literal
+	}
+	return strings.HasPrefix(o.literal, s.literal) && (o.open || len(o.literal) > len(s.literal))
 }
 
 // match returns the rule for a channel with the parameters, or nil.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -560,5 +561,39 @@ func TestS03_PanicInGuardCostsOneConnection(t *testing.T) {
 	b.subscribe("1", "open.a")
 	if s.Stats().Panics != 1 {
 		t.Fatalf("Panics = %d", s.Stats().Panics)
+	}
+}
+
+// A declaration behind one that takes all its channels is a mistake that opens or closes the wrong thing: the log names both.
+func TestS08_ShadowedDeclarationsAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		earlier, later string
+		shadowed       bool
+	}{
+		{"**", "a", true},
+		{"**", "a.**", true},
+		{"a.**", "a.{x}.b", true},
+		{"a.*", "a.{x}", true},
+		{"a.*", "a.p-{x}", true},
+		{"a.p-{x}", "a.p-1", true},
+		{"a.p-{x}", "a.p-", false},
+		{"a.p-{x}", "a.*", false},
+		{"a.**", "a", false},
+		{"a.*", "a.**", false},
+		{"a.b", "a.c", false},
+		{"a", "**", false},
+	} {
+		var l logs
+		n, err := tidewire.New(tidewire.Options{Logger: slog.New(slog.NewTextHandler(&l, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(n.Channel(tc.earlier, tidewire.ChannelOptions{}), n.Channel(tc.later, tidewire.ChannelOptions{})); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(l.String(), "never counts"); got != tc.shadowed {
+			t.Errorf("%s, then %s: shadowed %v, want %v", tc.earlier, tc.later, got, tc.shadowed)
+		}
 	}
 }

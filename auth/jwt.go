@@ -148,6 +148,15 @@ func (j *JWT) Run(ctx context.Context) error {
 	return nil
 }
 
+// Load reads the key set once and returns what is wrong with it: for a program that would rather not start. Verify reads it by itself otherwise.
+func (j *JWT) Load(ctx context.Context) error {
+	if j.keys == nil {
+		return nil
+	}
+	_, err := j.keys.load(ctx)
+	return err
+}
+
 // Verify implements [Verifier].
 func (j *JWT) Verify(ctx context.Context, token string) (Identity, error) {
 	if token == "" {

@@ -159,7 +159,7 @@ func refusal(payload []byte) error {
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return fmt.Errorf("%w: %s", errRefused, payload)
 	}
-	return fmt.Errorf("%w: %s %s: %s: %s %s", errRefused, r.Re, r.Channel, r.Code, r.Cause, r.Fix)
+	return fmt.Errorf("%w: %s %s: %s: %s. %s", errRefused, r.Re, r.Channel, r.Code, r.Cause, r.Fix)
 }
 
 // publishFunc sends one message.

@@ -269,7 +269,11 @@ func (c *config) resolve(getenv func(string) string) error {
 
 // check reports what is wrong with the values, but for what the node and the guards check.
 func (c *config) check() error {
-	if _, port, err := net.SplitHostPort(c.Addr); err != nil || port == "" {
+	_, port, err := net.SplitHostPort(c.Addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
 		return configError("addr is %q, want [HOST]:PORT", c.Addr)
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
@@ -316,7 +320,9 @@ func (c *config) check() error {
 // mayBeZero are the numbers and durations for which zero means none; others must be positive.
 var mayBeZero = []string{"limits.subscriptions_per_tenant", "timing.presence_grace", "timing.drain_window", "auth.jwt.leeway"}
 
-// atMost are the greatest values that make sense.
+// atLeast and atMost are the least and the greatest values that make sense.
+var atLeast = map[string]int64{"limits.queue_messages": 16}
+
 var atMost = map[string]int64{
 	"limits.frame_burst":    1 << 16,
 	"limits.queue_messages": 1 << 20,
@@ -340,6 +346,9 @@ func checkNumbers(c *config) error {
 			}
 		}
 		n := v.Int()
+		if n != 0 && n < atLeast[l.path] {
+			return configError("%s is %v, want at least %d", l.path, v.Interface(), atLeast[l.path])
+		}
 		if most, bounded := atMost[l.path]; bounded && n > most {
 			return configError("%s is %v, want at most %d", l.path, v.Interface(), most)
 		}

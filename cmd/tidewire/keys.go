@@ -197,3 +197,29 @@ func envValues(getenv func(string) string) (map[string]any, error) {
 	}
 	return values, nil
 }
+
+// otherEnv are variables of other commands and of tests.
+var otherEnv = []string{"TIDEWIRE_CONFIG", "TIDEWIRE_URL", "TIDEWIRE_KEY", "TIDEWIRE_TOKEN", "TIDEWIRE_CHROMIUM"}
+
+// unknownEnv returns the variables that begin like ours and set nothing, each with the nearest that does, if one is near. known are those that the configuration itself names, for secrets.
+func unknownEnv(environ []string, known []string) map[string]string {
+	names := slices.Concat(otherEnv, known)
+	for _, l := range leaves("", reflect.TypeFor[config]()) {
+		names = append(names, envName(l.path))
+	}
+	unknown := map[string]string{}
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, "TIDEWIRE_") || strings.HasPrefix(name, "TIDEWIRE_TEST_") || slices.Contains(names, name) {
+			continue
+		}
+		near, least := "", 4
+		for _, n := range names {
+			if d := distance(name, n); d < least {
+				near, least = n, d
+			}
+		}
+		unknown[name] = near
+	}
+	return unknown
+}

@@ -54,13 +54,14 @@ type cli struct {
 // program is what a command has of its surroundings.
 type program struct {
 	getenv         func(string) string
+	environ        func() []string // NAME=VALUE, to find mistyped names; nil looks at none
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
 // run does what args say. It is all of the program but signals and the exit code.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	p := &program{getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr}
+	p := &program{getenv: getenv, environ: os.Environ, stdin: os.Stdin, stdout: stdout, stderr: stderr}
 	return p.run(ctx, args)
 }
 

@@ -55,6 +55,14 @@ type env map[string]string
 
 func (e env) get(name string) string { return e[name] }
 
+func (e env) list() []string {
+	var out []string
+	for name, value := range e {
+		out = append(out, name+"="+value)
+	}
+	return out
+}
+
 // tidewire runs the program to its end.
 func tw(t *testing.T, e env, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
@@ -66,7 +74,7 @@ func twStdin(t *testing.T, e env, stdin string, args ...string) (stdout, stderr 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var out, errs buffer
-	p := &program{getenv: e.get, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
+	p := &program{getenv: e.get, environ: e.list, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
 	err = p.run(ctx, args)
 	return out.String(), errs.String(), err
 }
@@ -86,7 +94,8 @@ func start(t *testing.T, e env, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{t: t, stdout: &buffer{}, stderr: &buffer{}, cancel: cancel, done: make(chan error, 1)}
-	go func() { r.done <- run(ctx, args, e.get, r.stdout, r.stderr) }()
+	p := &program{getenv: e.get, environ: e.list, stdin: strings.NewReader(""), stdout: r.stdout, stderr: r.stderr}
+	go func() { r.done <- p.run(ctx, args) }()
 	r.end = sync.OnceValue(func() error { return <-r.done })
 	t.Cleanup(func() {
 		cancel()

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,6 +67,7 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 	version, commit := buildVersion()
 	logger.Info("tidewire", "version", version, "commit", commit, "config", file)
 	s.warn(c.Dev)
+	s.warnEnv(p)
 	return s.run(ctx, p.stdout)
 }
 
@@ -160,6 +162,11 @@ func (s *server) authentication(opts *tidewire.Options) error {
 		if s.jwt, err = auth.NewJWT(o); err != nil {
 			return configError("auth.jwt: %v", err)
 		}
+		if c.JWT.JWKSFile != "" { // an address may be down for now, a file should be there
+			if err := s.jwt.Load(context.Background()); err != nil {
+				return configError("auth.jwt.jwks_file: %v", err)
+			}
+		}
 		verifiers = append(verifiers, named{s.jwt})
 	}
 	s.open = s.anonymous || len(verifiers) > 0
@@ -228,6 +235,20 @@ func declare(node *tidewire.Node, channels []channelConfig, dev bool) error {
 		return nil
 	}
 	return err
+}
+
+// warnEnv names variables that look like ours and set nothing. A file's unknown key is an error; a variable may belong to another program.
+func (s *server) warnEnv(p *program) {
+	if p.environ == nil {
+		return
+	}
+	known := []string{s.cfg.Auth.JWT.SecretEnv}
+	for _, k := range slices.Concat(s.cfg.Auth.APIKeys, s.cfg.BackendKeys) {
+		known = append(known, k.KeyEnv)
+	}
+	for name, near := range unknownEnv(p.environ(), known) {
+		s.log.Warn("a variable in the environment sets nothing", "name", name, "nearest", near)
+	}
 }
 
 // warn says what an operator may not have meant.

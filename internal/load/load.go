@@ -156,7 +156,8 @@ func (f *Fleet) try(ctx context.Context, u *url.URL, i int) (c *conn, wait time.
 	if f.opts.ReadyCount == 0 {
 		close(c.ready)
 	}
-	f.wg.Go(func() { c.read(early) })
+	reading := c // c is a result, and an error return clears it
+	f.wg.Go(func() { reading.read(early) })
 	defer func() {
 		if err != nil {
 			_ = nc.Close() // ends the reader

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -22,9 +21,6 @@ type cost struct {
 // H27: fan-out and idle memory are ahead of the classic hub (a goroutine that reads and one that writes for each connection), side by side in one run. The margin is far below what
 // bench/ measures, so that a busy machine does not matter.
 func TestH27_AheadOfTheClassicHub(t *testing.T) {
-	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		t.Skip("the use of a process is read from /proc")
-	}
 	hello := []string{`{"type":"hello","protocol":1}`}
 	ours := measure(t, "server", "/v1/socket", load.Options{
 		Subprotocols: []string{"tidewire.1"}, Ready: []byte(`"subscribed"`), ReadyCount: 1,
