@@ -68,6 +68,8 @@ const (
 	PolicyDropOldest Policy = "drop-oldest"
 	// PolicyDisconnect closes the connection with 1013.
 	PolicyDisconnect Policy = "disconnect"
+	// PolicyCatchUp stops live delivery to the subscriber and replays from the history what it missed, as soon as it has read what waits for it. It is the default of channels with history.
+	PolicyCatchUp Policy = "catch-up"
 	// PolicyLatest keeps only the newest message of each key.
 	PolicyLatest Policy = "latest"
 )
@@ -78,6 +80,8 @@ func (p Policy) hub() hub.Policy {
 		return hub.DropOldest
 	case PolicyDisconnect:
 		return hub.Disconnect
+	case PolicyCatchUp:
+		return hub.CatchUp
 	case PolicyLatest:
 		return hub.Latest
 	}
@@ -90,8 +94,10 @@ type ChannelOptions struct {
 	Guard Guard
 	// Presence keeps a roster.
 	Presence bool
-	// Policy is for slow subscribers. Zero means PolicyDropNewest.
+	// Policy is for slow subscribers. Zero means PolicyCatchUp with History, and PolicyDropNewest without.
 	Policy Policy
+	// History keeps the last messages, so that none is missed by who comes back in time. Nil keeps none.
+	History *History
 }
 
 // rule is one declaration.
@@ -121,10 +127,24 @@ func (n *Node) Channel(pattern string, opts ChannelOptions) error {
 	if err != nil {
 		return &wire.Error{Code: wire.CodeConfigInvalid, Message: err.Error()}
 	}
+	if opts.History != nil {
+		opts.History = new(opts.History.withDefaults())
+	}
 	switch opts.Policy {
 	case "":
 		opts.Policy = PolicyDropNewest
-	case PolicyDropNewest, PolicyDropOldest, PolicyDisconnect, PolicyLatest:
+		if opts.History != nil {
+			opts.Policy = PolicyCatchUp
+		}
+	case PolicyDropNewest, PolicyDropOldest, PolicyDisconnect:
+	case PolicyCatchUp:
+		if opts.History == nil {
+			return wire.Errorf(wire.CodeConfigInvalid, "channel %q: the policy catch-up needs a history to catch up from", pattern)
+		}
+	case PolicyLatest:
+		if opts.History != nil {
+			return wire.Errorf(wire.CodeConfigInvalid, "channel %q: the policy latest leaves messages out, and a history promises them all", pattern)
+		}
 	default:
 		return wire.Errorf(wire.CodeConfigInvalid, "channel %q: unknown policy %q", pattern, opts.Policy)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,8 @@ func (n *Node) initRoutes() {
 		{http.MethodGet, "/v1/socket", n.serveSocket, false},
 		{http.MethodGet, "/ws", n.serveWS, false},
 		{http.MethodPost, "/v1/channels/{channel}/messages", n.servePublish, true},
+		{http.MethodGet, "/v1/channels/{channel}/messages", n.serveHistory, true},
+		{http.MethodGet, "/v1/channels/{channel}/acks", n.serveAcks, true},
 		{http.MethodPost, "/v1/messages", n.servePublishBatch, true},
 		{http.MethodGet, "/v1/channels/{channel}/presence", n.servePresence, true},
 		{http.MethodGet, "/v1/channels/{channel}", n.serveChannel, true},
@@ -112,6 +115,15 @@ type Problem struct {
 	Code         wire.Code `json:"code"`
 	Fix          string    `json:"fix"`
 	RetryAfterMs int64     `json:"retryAfterMs,omitempty"`
+	// Position is where a log is, if the code is HISTORY_GAP.
+	Position *ProblemPosition `json:"position,omitempty"`
+}
+
+// ProblemPosition is where a log is.
+type ProblemPosition struct {
+	Offset uint64 `json:"offset"`
+	Epoch  string `json:"epoch"`
+	First  uint64 `json:"first"` // the oldest entry that is kept
 }
 
 func (n *Node) problem(w http.ResponseWriter, err error) {
@@ -123,6 +135,10 @@ func (n *Node) problem(w http.ResponseWriter, err error) {
 }
 
 func (n *Node) problemStatus(w http.ResponseWriter, status int, err error) {
+	n.problemAt(w, status, err, nil)
+}
+
+func (n *Node) problemAt(w http.ResponseWriter, status int, err error, at *ProblemPosition) {
 	e := wire.AsError(err)
 	info := e.Code.Info()
 	n.stats.refuse(e.Code)
@@ -141,7 +157,7 @@ func (n *Node) problemStatus(w http.ResponseWriter, status int, err error) {
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(Problem{
 		Type: "urn:tidewire:error:" + string(e.Code), Title: info.Cause, Status: status, Detail: e.Message,
-		Code: e.Code, Fix: info.Fix, RetryAfterMs: e.Retry.Milliseconds(),
+		Code: e.Code, Fix: info.Fix, RetryAfterMs: e.Retry.Milliseconds(), Position: at,
 	})
 }
 
@@ -263,6 +279,86 @@ func (n *Node) channelOf(w http.ResponseWriter, r *http.Request) (string, bool) 
 		return "", false
 	}
 	return channel, true
+}
+
+// serveHistory is GET /v1/channels/{channel}/messages: what follows ?offset= and ?epoch=, or the ?last= messages, at most ?limit=.
+func (n *Node) serveHistory(w http.ResponseWriter, r *http.Request) {
+	channel, ok := n.channelOf(w, r)
+	if !ok {
+		return
+	}
+	since, limit, err := historyQuery(r.URL.Query())
+	if err != nil {
+		n.problem(w, err)
+		return
+	}
+	page, err := n.History(r.Context(), channel, since, limit)
+	if errors.Is(err, &wire.Error{Code: wire.CodeHistoryGap}) {
+		n.problemAt(w, http.StatusGone, err, &ProblemPosition{page.Offset, page.Epoch, page.First})
+		return
+	} else if err != nil {
+		n.problem(w, err)
+		return
+	}
+	type message struct {
+		Offset uint64          `json:"offset"`
+		Time   time.Time       `json:"time"`
+		ID     string          `json:"id"`
+		Key    string          `json:"key,omitempty"`
+		From   *wire.From      `json:"from,omitempty"`
+		Data   json.RawMessage `json:"data"`
+	}
+	messages := make([]message, 0, len(page.Messages))
+	for _, m := range page.Messages {
+		messages = append(messages, message{m.Offset, m.Time.UTC(), m.ID, m.Key, m.From, m.Data})
+	}
+	n.answer(w, map[string]any{"channel": channel, "offset": page.Offset, "epoch": page.Epoch, "first": page.First, "messages": messages})
+}
+
+func historyQuery(q url.Values) (since HistorySince, limit int, err error) {
+	number := func(name string, most uint64) uint64 {
+		text := q.Get(name)
+		if text == "" {
+			return 0
+		}
+		v, perr := strconv.ParseUint(text, 10, 64)
+		if perr != nil || v > most {
+			err = wire.Errorf(wire.CodeQueryInvalid, "%s must be a number from 0 to %d", name, most)
+		}
+		return v
+	}
+	since.Last = int(number("last", MaxHistoryPage))
+	since.Offset = number("offset", math.MaxUint64)
+	since.Epoch = q.Get("epoch")
+	limit = int(number("limit", MaxHistoryPage))
+	if !q.Has("offset") && since.Last == 0 {
+		since.Last = 100
+	}
+	if q.Has("offset") && q.Has("last") {
+		err = wire.Errorf(wire.CodeQueryInvalid, "either last or offset")
+	}
+	for name := range q {
+		switch name {
+		case "last", "offset", "epoch", "limit":
+		default:
+			err = wire.Errorf(wire.CodeQueryInvalid, "unknown parameter %q", name)
+		}
+	}
+	return since, limit, err
+}
+
+// serveAcks is GET /v1/channels/{channel}/acks.
+func (n *Node) serveAcks(w http.ResponseWriter, r *http.Request) {
+	channel, ok := n.channelOf(w, r)
+	if !ok {
+		return
+	}
+	acks, err := n.Acks(r.Context(), channel)
+	if err != nil {
+		n.problem(w, err)
+		return
+	}
+	n.answer(w, acks)
 }
 
 // servePresence is GET /v1/channels/{channel}/presence.

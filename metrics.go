@@ -19,6 +19,8 @@ type nodeStats struct {
 	refreshFailures atomic.Uint64
 	shed            atomic.Uint64
 	rosterFrames    atomic.Uint64
+	unrecovered     atomic.Uint64
+	historyFailures atomic.Uint64
 	live            atomic.Int64 // sessions started and not yet ended
 
 	refused *prometheus.CounterVec
@@ -55,6 +57,13 @@ type Stats struct {
 	// Dropped counts deliveries missed by subscribers that were too slow, Conflated those replaced by a newer one of the same key.
 	Dropped   uint64 `json:"dropped"`
 	Conflated uint64 `json:"conflated"`
+	// CatchUps counts the times that a slow subscriber was moved to the history, Replayed the messages that subscribers got from it, Unrecovered the positions that it did not continue,
+	// SlowAcks the late acknowledgements, HistoryFailures the failures of its store.
+	CatchUps        uint64 `json:"catchUps"`
+	Replayed        uint64 `json:"replayed"`
+	Unrecovered     uint64 `json:"unrecovered"`
+	SlowAcks        uint64 `json:"slowAcks"`
+	HistoryFailures uint64 `json:"historyFailures"`
 	// SlowCloses, DeadPeers and Panics count connections ended for these reasons.
 	SlowCloses uint64 `json:"slowCloses"`
 	DeadPeers  uint64 `json:"deadPeers"`
@@ -75,6 +84,7 @@ func (n *Node) Stats() Stats {
 		Accepted: h.Accepted, Shed: n.stats.shed.Load(),
 		Published: h.Published, Queued: h.Queued, Written: h.Written,
 		Dropped: h.Dropped, Conflated: h.Conflated,
+		CatchUps: h.CatchUps, Replayed: h.Replayed, Unrecovered: n.stats.unrecovered.Load(), SlowAcks: h.SlowAcks, HistoryFailures: n.stats.historyFailures.Load(),
 		SlowCloses: h.SlowCloses, DeadPeers: h.PongTimeouts + h.WriteTimeouts, Panics: h.Panics,
 		GuardFailures: n.stats.guardFailures.Load(), RefreshFailures: n.stats.refreshFailures.Load(),
 	}
@@ -113,6 +123,12 @@ func (n *Node) initMetrics() {
 	counter("tidewire_writes_total", "System calls that wrote frames.", func(s hub.Stats) uint64 { return s.Writes })
 	counter("tidewire_channel_frames_dropped_total", "Publications that a connection missed because its queue was full.", func(s hub.Stats) uint64 { return s.Dropped })
 	counter("tidewire_channel_frames_conflated_total", "Publications replaced in a queue by a newer one of the same key.", func(s hub.Stats) uint64 { return s.Conflated })
+	counter("tidewire_catch_ups_total", "Times that a slow subscriber was moved to the history.", func(s hub.Stats) uint64 { return s.CatchUps })
+	counter("tidewire_log_gaps_total", "Publications found missing on this node and read from the history.", func(s hub.Stats) uint64 { return s.Gaps })
+	counter("tidewire_replayed_total", "Publications delivered from the history.", func(s hub.Stats) uint64 { return s.Replayed })
+	counter("tidewire_unrecovered_total", "Positions that the history did not continue.", func(hub.Stats) uint64 { return n.stats.unrecovered.Load() })
+	counter("tidewire_slow_acks_total", "Times that a subscriber's acknowledgement was late.", func(s hub.Stats) uint64 { return s.SlowAcks })
+	counter("tidewire_history_failures_total", "Failures of the history's store.", func(hub.Stats) uint64 { return n.stats.historyFailures.Load() })
 	counter("tidewire_slow_closes_total", "Connections closed because they were too slow.", func(s hub.Stats) uint64 { return s.SlowCloses })
 	counter("tidewire_dead_peers_total", "Connections closed because the peer was silent or took nothing.", func(s hub.Stats) uint64 { return s.PongTimeouts + s.WriteTimeouts })
 	counter("tidewire_panics_total", "Panics contained.", func(s hub.Stats) uint64 { return s.Panics })

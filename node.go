@@ -17,6 +17,7 @@ import (
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
 	"github.com/tidewire/tidewire/internal/budget"
+	"github.com/tidewire/tidewire/stream"
 	"github.com/tidewire/tidewire/wire"
 	"github.com/tidewire/tidewire/ws"
 )
@@ -35,6 +36,9 @@ type Options struct {
 	// Tenant names the tenant of an actor, for Limits.SubscriptionsPerTenant. Nil means that there are no tenants.
 	Tenant func(Actor) string
 
+	// Streams keeps the histories of channels. Nil means memory: they are lost with the process. Its owner closes it, after Run has returned.
+	Streams stream.Store
+
 	// Limits bound what clients may cost. Zero fields have defaults.
 	Limits Limits
 
@@ -52,6 +56,8 @@ type Options struct {
 	// HelloTimeout closes a connection that does not say hello, IdleTimeout one that sends no message. Zero means 10 s and 120 s.
 	HelloTimeout time.Duration
 	IdleTimeout  time.Duration
+	// AckTimeout is how long a client that acknowledges messages may take before it counts as slow. Zero means 5 s.
+	AckTimeout time.Duration
 	// CommandTimeout bounds guards and authenticators. Zero means 30 s.
 	CommandTimeout time.Duration
 	// ReauthorizeInterval is how often expired grants are decided again. Zero means 30 s.
@@ -139,6 +145,9 @@ func (o Options) withDefaults() Options {
 	if o.Name == "" {
 		o.Name = "n-" + randomHex(4)
 	}
+	if o.Streams == nil {
+		o.Streams = stream.NewMemory(stream.MemoryOptions{})
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -179,7 +188,9 @@ type Node struct {
 	tenants tenantCounts
 	rooms   rooms
 	ws      *ws.Hub
-	wsHeld  sync.Map // *ws.Client → *wsPlaces, of clients with a tenant
+	wsHeld  sync.Map // *ws.Client → *wsPlaces, of clients that hold some
+
+	histories histories
 
 	messageIDs atomic.Uint64
 	draining   atomic.Bool
@@ -224,11 +235,14 @@ func New(opts Options) (*Node, error) {
 		Portable:           opts.Portable,
 		Compression:        opts.Compression,
 		Skipped:            encodeSkipped,
+		ReadLog:            n.readLog,
+		AckTimeout:         opts.AckTimeout,
 		OnDrop:             n.onDrop,
 		Logger:             n.log,
 	})
 	n.accepts = budget.NewAccepts(float64(opts.Limits.AcceptsPerSecond), float64(opts.Limits.AcceptBurst))
 	n.rooms.init(n)
+	n.histories.node = n
 	n.initWS()
 	n.initMetrics()
 	n.initRoutes()
@@ -272,7 +286,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 // PublishOptions are the optional parts of a publication.
 type PublishOptions struct {
-	// ID identifies the message to its receivers. Zero makes one.
+	// ID identifies the message to its receivers. Zero makes one. On a channel with history a message whose ID was published by the application in the last minutes is not published again.
 	ID string
 	// Key says what the message replaces on a channel with the policy Latest.
 	Key string
@@ -282,10 +296,15 @@ type PublishOptions struct {
 type Published struct {
 	// ID is the message's.
 	ID string `json:"id"`
+	// Offset and Epoch are its position on a channel with history.
+	Offset uint64 `json:"offset,omitempty"`
+	Epoch  string `json:"epoch,omitempty"`
+	// Duplicate is true if it had been published before, at that position.
+	Duplicate bool `json:"duplicate,omitempty"`
 }
 
 // Publish sends a message to a channel, on behalf of the application: no guard is asked. data is encoded as JSON; a [json.RawMessage] is taken as it is. It returns when the message is in the queue of every subscriber
-// on this node.
+// on this node, and, on a channel with history, kept there.
 func (n *Node) Publish(ctx context.Context, channel string, data any, opts PublishOptions) (Published, error) {
 	if err := ctx.Err(); err != nil {
 		return Published{}, err
@@ -304,11 +323,20 @@ func (n *Node) Publish(ctx context.Context, channel string, data any, opts Publi
 	if id == "" {
 		id = n.newMessageID()
 	}
+	p := wire.Publication{Channel: channel, ID: id, Key: opts.Key, Data: raw}
 	policy := PolicyDropNewest
 	if rule, _ := n.rules.match(channel); rule != nil {
 		policy = rule.opts.Policy
+		if rule.opts.History != nil {
+			key := ""
+			if opts.ID != "" {
+				key = "b/" + opts.ID
+			}
+			a, err := n.record(ctx, p, rule.opts.History, key, false)
+			return Published{id, a.Offset, a.Epoch, a.Duplicate}, err
+		}
 	}
-	return Published{ID: id}, n.publish(wire.Publication{Channel: channel, ID: id, Key: opts.Key, Data: raw}, policy, nil)
+	return Published{ID: id}, n.publish(p, policy, nil)
 }
 
 // clock is milliseconds since the node was made, on a monotonic clock. It wraps after 49 days, as differences do not.

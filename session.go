@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidewire/tidewire/hub"
 	"github.com/tidewire/tidewire/internal/budget"
+	"github.com/tidewire/tidewire/stream"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -43,8 +44,10 @@ type subscription struct {
 
 	// Owned by the channel's lane.
 	live   bool
-	room   *room // set while it gets the roster
-	joined bool  // in the roster
+	log    *history // of a channel with history
+	epoch  string   // of the position that the client was told
+	room   *room    // set while it gets the roster
+	joined bool     // in the roster
 	snapAt time.Time
 	owed   bool // a snapshot
 
@@ -119,6 +122,8 @@ func (s *session) Message(_ *hub.Conn, binary bool, data []byte) {
 		err = s.inLane(c.Channel, c, s.updatePresence)
 	case wire.TypeState:
 		err = s.inLane(c.Channel, c, s.setState)
+	case wire.TypeAck:
+		s.ack(c)
 	case wire.TypeAuth:
 		err = s.inLane("", c, s.reauthenticate) // "" is no channel
 	}
@@ -313,13 +318,57 @@ func (s *session) start(sub *subscription, c wire.Command) error {
 	if c.Presence != nil && !rule.opts.Presence {
 		return wire.Errorf(wire.CodePresenceDisabled, "the channel keeps no roster")
 	}
-	reply := wire.Reply{Type: wire.TypeSubscribed, SID: sub.sid, Channel: sub.channel}.Encode()
-	if err := s.conn.Join(sub.channel, maskMessages, reply); err != nil {
-		return joinError(err)
+	if err := s.join(sub, c, rule); err != nil {
+		return err
 	}
 	sub.live = true
 	if c.Presence != nil {
 		s.joinRoom(sub, c.Presence)
+	}
+	return nil
+}
+
+// join makes the connection a member of the channel, in its log at the position that the client wants, or where it ends.
+func (s *session) join(sub *subscription, c wire.Command, rule *rule) error {
+	n := s.node
+	if rule.opts.History == nil {
+		if c.Ack {
+			return wire.Errorf(wire.CodeHistoryDisabled, "the channel keeps no history")
+		}
+		if err := s.conn.Join(sub.channel, maskMessages, s.subscribed(sub, stream.Position{}, nil)); err != nil {
+			return joinError(err)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.opts.CommandTimeout)
+	defer cancel()
+	// From here on nothing can be missed: every append reaches the hub's channel, which was held when the place was taken. What is appended before the membership begins is replayed.
+	log, err := n.histories.acquire(ctx, sub.channel, rule.opts.Policy)
+	if err != nil {
+		return n.historyError(sub.channel, err)
+	}
+	sub.log = log
+	if err := s.place(ctx, sub, c, rule, maskMessages); err != nil {
+		sub.log = nil
+		n.histories.release(log)
+		return err
+	}
+	return nil
+}
+
+// place puts a member at its position in the channel's log, and tells it.
+func (s *session) place(ctx context.Context, sub *subscription, c wire.Command, rule *rule, mask hub.Mask) error {
+	at, recovered, err := s.node.locate(ctx, sub.channel, c.Since)
+	if err != nil {
+		return s.node.historyError(sub.channel, err)
+	}
+	sub.epoch = at.Epoch
+	o := hub.LogOptions{Offset: at.Offset}
+	if c.Ack {
+		o.Window = rule.opts.History.AckWindow
+	}
+	if err := s.conn.JoinLog(sub.channel, mask, s.subscribed(sub, at, recovered), o); err != nil {
+		return joinError(err)
 	}
 	return nil
 }
@@ -336,6 +385,9 @@ func (s *session) repeat(sub *subscription, c wire.Command) error {
 	if !sub.live {
 		return nil // refused meanwhile; the client knows
 	}
+	if c.Since != nil && sub.log != nil {
+		return s.replace(sub, c)
+	}
 	if c.Presence != nil && sub.room == nil {
 		rule, err := s.node.allow(context.Background(), s.actor(), sub.channel, ActionPresence)
 		if err != nil {
@@ -345,11 +397,28 @@ func (s *session) repeat(sub *subscription, c wire.Command) error {
 			return wire.Errorf(wire.CodePresenceDisabled, "the channel keeps no roster")
 		}
 	}
-	s.send(wire.Reply{Type: wire.TypeSubscribed, SID: sub.sid, Channel: sub.channel}.Encode())
+	var at stream.Position
+	if sub.log != nil {
+		p, _ := s.conn.Position(sub.channel)
+		at = stream.Position{Offset: p.Offset, Epoch: sub.epoch}
+	}
+	s.send(s.subscribed(sub, at, nil))
 	if c.Presence != nil {
 		s.joinRoom(sub, c.Presence)
 	}
 	return nil
+}
+
+// replace moves a live subscription to another position: the client found a gap, or wants to read again.
+func (s *session) replace(sub *subscription, c wire.Command) error {
+	rule, _ := s.node.rules.match(sub.channel)
+	mask := maskMessages
+	if sub.room != nil {
+		mask |= maskRoster
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.node.opts.CommandTimeout)
+	defer cancel()
+	return s.place(ctx, sub, c, rule, mask)
 }
 
 func (s *session) unsubscribe(c wire.Command) error {
@@ -381,6 +450,8 @@ func (s *session) leave(sub *subscription, abrupt bool) (kept bool) {
 		s.conn.Leave(sub.channel)
 		sub.live = false
 	}
+	s.node.histories.release(sub.log)
+	sub.log = nil
 	return s.leaveRoom(sub, abrupt)
 }
 
@@ -395,15 +466,30 @@ func (s *session) publish(c wire.Command) error {
 	}
 	id, _ := s.identity()
 	p.From = &wire.From{Actor: s.actor().ID, Session: id}
-	var except *hub.Conn
-	if c.Echo != nil && !*c.Echo {
-		except = s.conn
-	}
-	if err := s.node.publish(p, rule.opts.Policy, except); err != nil {
-		return err
+	quietly := c.Echo != nil && !*c.Echo
+	reply := wire.Reply{Type: wire.TypePublished, ID: c.ID}
+	if rule.opts.History != nil {
+		key := ""
+		if c.ID != "" {
+			key = "s/" + id + "/" + c.ID // one that repeats it after a lost answer is the same session
+		}
+		a, err := s.node.record(context.Background(), p, rule.opts.History, key, quietly)
+		if err != nil {
+			return err
+		}
+		reply.Channel = c.Channel
+		reply = reply.At(a.Offset, a.Epoch)
+	} else {
+		var except *hub.Conn
+		if quietly {
+			except = s.conn
+		}
+		if err := s.node.publish(p, rule.opts.Policy, except); err != nil {
+			return err
+		}
 	}
 	if c.ID != "" {
-		s.send(wire.Reply{Type: wire.TypePublished, ID: c.ID}.Encode())
+		s.send(reply.Encode())
 	}
 	return nil
 }

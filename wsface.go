@@ -56,47 +56,78 @@ func (n *Node) authenticateWS(r *http.Request) ws.AuthResult {
 	return ws.AuthResult{Valid: true, UserID: g.Actor.ID, Claims: g.Actor.Claims, ExpiresAt: g.ExpiresAt}
 }
 
-// wsPlaces are the places in a tenant's count that a go-ws client holds.
+// wsPlaces is what a go-ws client holds for its channels.
 type wsPlaces struct {
-	tenant string
+	tenant string // empty if it has none
 
 	mu       sync.Mutex // guards channels
-	channels map[string]bool
+	channels map[string]*wsPlace
 }
 
-// subscribeWS decides about a subscription, with a place in the tenant's count.
-func (n *Node) subscribeWS(c *ws.Client, channel string) error {
-	taken, err := n.takeWS(c, channel)
-	if err == nil {
-		err = n.allowWS(c, channel)
+// wsPlace is what one subscription holds: a place in the tenant's count, and the channel's log, if there are such.
+type wsPlace struct {
+	counted bool
+	log     *history
+}
+
+func (n *Node) placesWS(c *ws.Client) *wsPlaces {
+	if v, ok := n.wsHeld.Load(c); ok {
+		return v.(*wsPlaces)
 	}
-	if err != nil && taken {
+	held := &wsPlaces{channels: map[string]*wsPlace{}}
+	if n.opts.Limits.SubscriptionsPerTenant > 0 {
+		held.tenant = n.opts.Tenant(Actor{ID: c.UserID, Claims: c.Claims})
+	}
+	v, _ := n.wsHeld.LoadOrStore(c, held)
+	return v.(*wsPlaces)
+}
+
+// subscribeWS decides about a subscription and takes what it holds. The calls for one channel of a client come one after the other.
+func (n *Node) subscribeWS(c *ws.Client, channel string) error {
+	held := n.placesWS(c)
+	fresh, err := n.takeWS(held, channel)
+	if err != nil {
+		return err
+	}
+	rule, err := n.allowWS(c, channel)
+	if err == nil && fresh && rule.opts.History != nil {
+		var log *history
+		if log, err = n.histories.acquire(context.Background(), channel, rule.opts.Policy); err != nil {
+			err = n.historyError(channel, err)
+		}
+		held.mu.Lock()
+		if place := held.channels[channel]; place != nil {
+			place.log = log
+		} else { // it has gone
+			n.histories.release(log)
+		}
+		held.mu.Unlock()
+	}
+	if err != nil && fresh {
 		n.unsubscribedWS(c, channel)
 	}
 	return err
 }
 
-func (n *Node) takeWS(c *ws.Client, channel string) (taken bool, err error) {
-	limit := n.opts.Limits.SubscriptionsPerTenant
-	if limit == 0 {
-		return false, nil
-	}
-	tenant := n.opts.Tenant(Actor{ID: c.UserID, Claims: c.Claims})
-	if tenant == "" {
-		return false, nil
-	}
-	v, _ := n.wsHeld.LoadOrStore(c, &wsPlaces{tenant: tenant, channels: map[string]bool{}})
-	held := v.(*wsPlaces)
+// takeWS takes a place, and reports whether there was none yet.
+func (n *Node) takeWS(held *wsPlaces, channel string) (fresh bool, err error) {
 	held.mu.Lock()
 	defer held.mu.Unlock()
-	if held.channels[channel] {
+	if held.channels[channel] != nil {
 		return false, nil
 	}
-	if !n.tenants.take(tenant, limit) {
+	if held.tenant != "" && !n.tenants.take(held.tenant, n.opts.Limits.SubscriptionsPerTenant) {
 		return false, wire.Errorf(wire.CodeSubscriptionLimit, "the tenant has as many subscriptions as it may")
 	}
-	held.channels[channel] = true
+	held.channels[channel] = &wsPlace{counted: held.tenant != ""}
 	return true, nil
+}
+
+func (n *Node) leaveWS(held *wsPlaces, place *wsPlace) {
+	if place.counted {
+		n.tenants.release(held.tenant)
+	}
+	n.histories.release(place.log)
 }
 
 func (n *Node) unsubscribedWS(c *ws.Client, channel string) {
@@ -107,9 +138,9 @@ func (n *Node) unsubscribedWS(c *ws.Client, channel string) {
 	held := v.(*wsPlaces)
 	held.mu.Lock()
 	defer held.mu.Unlock()
-	if held.channels[channel] {
+	if place := held.channels[channel]; place != nil {
 		delete(held.channels, channel)
-		n.tenants.release(held.tenant)
+		n.leaveWS(held, place)
 	}
 }
 
@@ -121,19 +152,18 @@ func (n *Node) disconnectedWS(c *ws.Client, _ ws.Reason) {
 	held := v.(*wsPlaces)
 	held.mu.Lock()
 	defer held.mu.Unlock()
-	for range held.channels {
-		n.tenants.release(held.tenant)
+	for _, place := range held.channels {
+		n.leaveWS(held, place)
 	}
 	clear(held.channels)
 }
 
 // allowWS asks the guard of a channel for a go-ws client.
-func (n *Node) allowWS(c *ws.Client, channel string) error {
+func (n *Node) allowWS(c *ws.Client, channel string) (*rule, error) {
 	if !wire.ValidChannel(channel) {
-		return wire.Errorf(wire.CodeChannelInvalid, "malformed channel name")
+		return nil, wire.Errorf(wire.CodeChannelInvalid, "malformed channel name")
 	}
-	_, err := n.allow(context.Background(), Actor{ID: c.UserID, Claims: c.Claims}, channel, ActionSubscribe)
-	return err
+	return n.allow(context.Background(), Actor{ID: c.UserID, Claims: c.Claims}, channel, ActionSubscribe)
 }
 
 // recheckWS asks the guards of all channels of an actor's go-ws clients.
@@ -143,7 +173,7 @@ func (n *Node) recheckWS(actor string) {
 			continue
 		}
 		for _, channel := range c.Subscriptions() {
-			if errors.Is(n.allowWS(c, channel), &wire.Error{Code: wire.CodeTopicForbidden}) {
+			if _, err := n.allowWS(c, channel); errors.Is(err, &wire.Error{Code: wire.CodeTopicForbidden}) {
 				n.ws.Unsubscribe(c, channel)
 			}
 		}

@@ -32,6 +32,7 @@ type channel struct {
 	// order is held while one publication is queued to everyone, so that all see the same order. It is never held during I/O. seq numbers the publications.
 	order sync.Mutex
 	seq   atomic.Uint64
+	last  atomic.Uint64 // the offset of the last publication that had one, set before any member gets it
 
 	mu    sync.Mutex // guards below; taken after a connection's lock, never before
 	table atomic.Pointer[[]*chunk]
@@ -54,7 +55,8 @@ type Sub struct {
 	since uint64 // the last publication that began before it joined: one who leaves and joins again meanwhile must not get it twice
 
 	// Guarded by conn.mu.
-	marker *frame // the mark at the end of the queue, if no publication of the channel stands behind it
+	pos    *position // in the channel's log, or nil
+	marker *frame    // the mark at the end of the queue, if no publication of the channel stands behind it
 	mask   Mask
 	left   bool
 }

@@ -69,6 +69,7 @@ type Conn struct {
 	dirty     bool   // on the worker's list, or being written
 	blocked   bool   // the kernel takes no more; waits to be writable
 	handling  bool   // the handler has a message
+	behind    uint32 // memberships that wait to be replayed, or are being
 	dropRun   uint32 // publications dropped since the queue was last empty
 	inflight  int32  // bytes taken by the worker and not yet by the kernel
 	inflightN int32  // the same in frames
@@ -212,6 +213,7 @@ func (c *Conn) deliverLocked(s *Sub, f *frame, st *fanStats) {
 		// A mark may have taken the place of what was removed, so one more may have to go.
 	}
 	c.queue.push(f)
+	s.sentLocked(f.offset)
 	s.marker = nil // what is missed from here on gets a mark behind f
 	st.queued++
 }
@@ -302,36 +304,47 @@ func closeFrame(r Reason) []byte {
 // Join makes the connection a member of a channel. reply, if not nil, is queued so that it comes before anything published on the channel, and everything published
 // after it was queued is delivered. Joining again changes the mask only.
 func (c *Conn) Join(name string, mask Mask, reply []byte) error {
+	_, err := c.join(name, mask, reply, nil)
+	return err
+}
+
+// join makes a membership, with a position if log is not nil. It returns the membership if the caller must call c.replay.
+func (c *Conn) join(name string, mask Mask, reply []byte, log *LogOptions) (replay *Sub, err error) {
 	var data []byte
 	if reply != nil {
-		var err error
 		if data, err = c.hub.textFrame(reply); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	ch, err := c.hub.channels.hold(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer c.hub.channels.release(ch)
 
 	c.mu.Lock()
 	if c.closing != nil {
 		c.mu.Unlock()
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	s := c.subs.get(name)
-	if s == nil {
+	fresh := s == nil
+	if fresh {
 		if c.subs.len() >= c.hub.opts.MaxChannelsPerConn {
 			c.mu.Unlock()
-			return ErrConnChannelLimit
+			return nil, ErrConnChannelLimit
 		}
-		s = &Sub{conn: c, ch: ch, mask: mask}
+		s = &Sub{conn: c, ch: ch}
+	}
+	s.mask = mask
+	if log != nil && c.placeLocked(s, *log) {
+		replay = s
+	}
+	if fresh {
 		c.subs.add(s)
 		// A fan-out that meets the new member waits for c.mu, so the reply comes first.
 		ch.add(s)
 	}
-	s.mask = mask
 	wake := false
 	full := data != nil && !c.fitsLocked(len(data))
 	switch {
@@ -347,9 +360,9 @@ func (c *Conn) Join(name string, mask Mask, reply []byte) error {
 		c.worker.add(c)
 	}
 	if full {
-		return ErrQueueFull
+		return nil, ErrQueueFull
 	}
-	return nil
+	return replay, nil
 }
 
 // Leave ends a membership and reports whether there was one. When it returns, nothing more of the channel is queued for this connection;
@@ -362,6 +375,9 @@ func (c *Conn) Leave(name string) bool {
 		return false
 	}
 	s.left = true
+	if s.pos != nil && s.pos.Behind {
+		c.behind--
+	}
 	c.mu.Unlock()
 	if s.ch.remove(s) == 0 {
 		c.hub.channels.drop(s.ch, 0)
@@ -445,6 +461,15 @@ func (s *subSet) remove(name string) *Sub {
 		}
 	}
 	return sub
+}
+
+func (s *subSet) each(f func(*Sub)) {
+	for _, sub := range s.few {
+		f(sub)
+	}
+	for _, sub := range s.many {
+		f(sub)
+	}
 }
 
 func (s *subSet) names() []string {

@@ -41,6 +41,11 @@ type Options struct {
 	Portable bool
 	// Skipped encodes the message that tells a connection how many publications of a channel it missed. Nil tells nothing.
 	Skipped func(d Dialect, channel string, count uint64) []byte
+	// ReadLog returns at most limit publications of a channel's log that follow an offset, encoded for one member; none if there are none. An error means that it is to be asked
+	// again later. It runs in the channel's lane of the connection, and may wait. Nil means that there are no logs, and [Conn.JoinLog] is [Conn.Join].
+	ReadLog func(c *Conn, channel string, after uint64, limit int) ([]Replayed, error)
+	// AckTimeout is how long a member that acknowledges may take before it counts as slow. Zero means 5 s.
+	AckTimeout time.Duration
 	// OnDrop is called after a publication that some connections missed, with their number. It must not block.
 	OnDrop func(channel string, missed uint64)
 	// Logger receives diagnostics. Nil means [slog.Default].
@@ -70,6 +75,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.WriteTimeout <= 0 {
 		o.WriteTimeout = 10 * time.Second
+	}
+	if o.AckTimeout <= 0 {
+		o.AckTimeout = 5 * time.Second
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -119,7 +127,7 @@ func New(opts Options) *Hub {
 		h.workers = append(h.workers, newWorker(h, len(h.workers)))
 	}
 	// Every timeout is noticed within a quarter of the shortest, and at the latest 1 s after it has passed.
-	h.round = min(h.opts.HeartbeatInterval/4, h.opts.PongTimeout/4, h.opts.WriteTimeout/4, lingerTime)
+	h.round = min(h.opts.HeartbeatInterval/4, h.opts.PongTimeout/4, h.opts.WriteTimeout/4, h.opts.AckTimeout/4, lingerTime)
 	h.round = max(h.round, 10*time.Millisecond)
 	return h
 }
@@ -359,6 +367,9 @@ func (h *Hub) queueAll(ch *channel, m *Message, st *fanStats) (err error) {
 	ch.order.Lock()
 	defer ch.order.Unlock() // Encode may panic
 	seq := ch.seq.Add(1)
+	if m.Offset != 0 {
+		ch.last.Store(m.Offset)
+	}
 	bufs := h.buffers()
 	defer h.wake(bufs)
 	ch.each(func(s *Sub) bool {
@@ -373,14 +384,28 @@ func (h *Hub) queueAll(ch *channel, m *Message, st *fanStats) (err error) {
 		if f.data == nil {
 			return true
 		}
+		if m.Instead != nil {
+			if f, err = h.instead(c, f, m); err != nil {
+				return false
+			}
+		}
 		c.mu.Lock()
 		if s.left || c.closing != nil || s.mask&mask == 0 {
 			c.mu.Unlock()
 			return true
 		}
-		c.deliverLocked(s, f, st)
+		deliver, replay := true, false
+		if s.pos != nil && m.Offset != 0 {
+			deliver, replay = c.admitLocked(s, f, st)
+		}
+		if deliver {
+			c.deliverLocked(s, f, st)
+		}
 		wake := c.wantsFlushLocked()
 		c.mu.Unlock()
+		if replay {
+			c.replay(s)
+		}
 		if wake {
 			w := c.worker.index
 			bufs[w] = append(bufs[w], c)
@@ -415,8 +440,20 @@ func (h *Hub) frameFor(c *Conn, ch *channel, m *Message, enc *encodings) (f *fra
 	return g, nil
 }
 
+// instead is the frame that a connection gets in place of f, or f.
+func (h *Hub) instead(c *Conn, f *frame, m *Message) (*frame, error) {
+	payload := m.Instead(c)
+	if payload == nil {
+		return f, nil
+	}
+	data, err := h.textFrame(payload)
+	g := *f
+	g.data = data
+	return &g, err
+}
+
 func (h *Hub) encode(ch *channel, m *Message, d Dialect) (*frame, error) {
-	f := &frame{ch: ch, key: m.Key, mask: m.Mask, policy: m.Policy}
+	f := &frame{ch: ch, key: m.Key, mask: m.Mask, policy: m.Policy, offset: m.Offset}
 	payload := m.Encode(d)
 	if payload == nil {
 		return f, nil

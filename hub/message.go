@@ -20,6 +20,9 @@ const (
 	DropNewest
 	// DropOldest drops the oldest waiting publication of the same channel to make room. If there is none, it acts as DropNewest.
 	DropOldest
+	// CatchUp stops live delivery to a member that has a position in the channel's log, and replays to it what is missing when its queue has drained. Only half of the queue is used, so that
+	// answers have room. To members without a position it acts as DropOldest.
+	CatchUp
 	// Latest takes the place of a waiting publication of the same channel, mask and key, full queue or not, so that a connection holds at most one for each key. The newer one
 	// goes to the end of the queue; the older one is not told missing. With
 	// the queue full of others, it acts as DropOldest.
@@ -34,6 +37,8 @@ func (p Policy) String() string {
 		return "drop-newest"
 	case DropOldest:
 		return "drop-oldest"
+	case CatchUp:
+		return "catch-up"
 	case Latest:
 		return "latest"
 	}
@@ -59,6 +64,10 @@ type Message struct {
 	Mask Mask
 	// Except is a connection that is left out, if not nil.
 	Except *Conn
+	// Offset is the publication's in the channel's log; zero if it is not in the log. Offsets are published in rising order, each once.
+	Offset uint64
+	// Instead, if not nil, may return what a connection gets in place of the message. It is called for each member.
+	Instead func(*Conn) []byte
 }
 
 // frame is a complete WebSocket frame, shared by all queues that hold it.
@@ -66,6 +75,7 @@ type frame struct {
 	data   []byte
 	ch     *channel // the channel it was published on, or nil
 	key    string
+	offset uint64 // in the channel's log, or zero
 	mask   Mask
 	policy Policy
 

@@ -8,6 +8,7 @@ type counters struct {
 	dropped, conflated, panics              atomic.Uint64
 	pongTimeouts, writeTimeouts, slowCloses atomic.Uint64
 	received                                atomic.Uint64
+	catchUps, gaps, replayed, slowAcks      atomic.Uint64
 }
 
 // Stats is a view of a hub at one moment. Totals only rise.
@@ -26,6 +27,9 @@ type Stats struct {
 	Written, WrittenBytes, Writes uint64
 	// SlowCloses counts connections closed because they were too slow for a policy or MaxDropped, WriteTimeouts those whose socket took nothing, PongTimeouts dead peers.
 	SlowCloses, WriteTimeouts, PongTimeouts uint64
+	// CatchUps counts the times that a member fell behind its channel's log because it was slow, Gaps those because a publication was missing here, Replayed the publications replayed,
+	// SlowAcks the times that acknowledgement was late.
+	CatchUps, Gaps, Replayed, SlowAcks uint64
 	// Panics counts panics in handlers and tasks.
 	Panics uint64
 }
@@ -45,6 +49,10 @@ func (h *Hub) Stats() Stats {
 		SlowCloses:    h.stats.slowCloses.Load(),
 		WriteTimeouts: h.stats.writeTimeouts.Load(),
 		PongTimeouts:  h.stats.pongTimeouts.Load(),
+		CatchUps:      h.stats.catchUps.Load(),
+		Gaps:          h.stats.gaps.Load(),
+		Replayed:      h.stats.replayed.Load(),
+		SlowAcks:      h.stats.slowAcks.Load(),
 		Panics:        h.stats.panics.Load(),
 	}
 	for _, w := range h.workers {

@@ -193,9 +193,12 @@ func (c *Conn) drain(b *batch) (more bool) {
 func (c *Conn) emptied() {
 	c.dirty = false
 	c.dropRun = 0
-	closing := c.closing
+	closing, behind := c.closing, c.behind > 0
 	if closing == nil || closing.flushed {
 		c.mu.Unlock()
+		if behind && closing == nil {
+			c.replayBehind()
+		}
 		return
 	}
 	closing.flushed = true
@@ -351,6 +354,8 @@ func (c *Conn) check(now int64) {
 	c.mu.Lock()
 	state, overflown := c.state, c.closing != nil
 	stuck := c.blocked && now-c.waitSince > int64(o.WriteTimeout)
+	c.lateAcksLocked(now)
+	behind := c.behind > 0 && c.queue.n+c.inflightN == 0
 	lingered := state == stateClosing && now-c.waitSince > int64(lingerTime)
 	if lingered {
 		c.closeLocked()
@@ -358,6 +363,9 @@ func (c *Conn) check(now int64) {
 	c.mu.Unlock()
 	if state != stateOpen {
 		return
+	}
+	if behind {
+		c.replayBehind()
 	}
 	if overflown { // and its writer waits for the socket
 		c.shut(Reason{}, true)

@@ -16,6 +16,7 @@ const (
 	TypePresence    = "presence"
 	TypeState       = "state"
 	TypeAuth        = "auth"
+	TypeAck         = "ack"
 )
 
 // Command is one message from a client. Which members are set depends on Type.
@@ -32,6 +33,16 @@ type Command struct {
 	Key      string          `json:"key"`
 	Echo     *bool           `json:"echo"`
 	Token    string          `json:"token"`
+	Since    *Since          `json:"since"`
+	Ack      bool            `json:"ack"`
+	Offset   uint64          `json:"offset"`
+}
+
+// Since says what a subscriber of a channel with history has, or how much it wants to have. With Last it is the newest messages, else what follows the position.
+type Since struct {
+	Offset uint64 `json:"offset"`
+	Epoch  string `json:"epoch"`
+	Last   int    `json:"last"`
 }
 
 // PresenceWish says what a subscriber wants of a channel's roster.
@@ -88,7 +99,7 @@ func (c *Command) check(limits Limits) error {
 	case TypeHello:
 		return c.checkHello()
 	case TypeSubscribe:
-		return first(c.needSID(), c.needChannel(), c.checkWish(limits))
+		return first(c.needSID(), c.needChannel(), c.checkWish(limits), c.checkSince())
 	case TypeUnsubscribe:
 		return c.needSID()
 	case TypePublish:
@@ -97,6 +108,8 @@ func (c *Command) check(limits Limits) error {
 		return first(c.needChannel(), c.needData("data", c.Data, limits.PresenceBytes))
 	case TypeState:
 		return first(c.needChannel(), c.needData("data", c.Data, limits.StateBytes))
+	case TypeAck:
+		return c.needChannel()
 	case TypeAuth:
 		if c.Token == "" || len(c.Token) > MaxTokenBytes {
 			return Errorf(CodeDataInvalid, "token must have 1 to %d bytes", MaxTokenBytes)
@@ -126,6 +139,19 @@ func (c *Command) checkWish(limits Limits) error {
 		return nil
 	}
 	return c.needData("presence.data", c.Presence.Data, limits.PresenceBytes)
+}
+
+func (c *Command) checkSince() error {
+	switch s := c.Since; {
+	case s == nil:
+	case s.Last < 0:
+		return Errorf(CodeDataInvalid, "since.last must not be negative")
+	case s.Last > 0 && (s.Offset > 0 || s.Epoch != ""):
+		return Errorf(CodeDataInvalid, "since has either last or a position")
+	case len(s.Epoch) > MaxIDBytes:
+		return Errorf(CodeDataInvalid, "since.epoch has at most %d bytes", MaxIDBytes)
+	}
+	return nil
 }
 
 func (c *Command) checkPublish() error {

@@ -19,6 +19,9 @@ const (
 	CodeSubscriptionUnknown   Code = "SUBSCRIPTION_UNKNOWN"
 	CodePresenceDisabled      Code = "PRESENCE_DISABLED"
 	CodePresenceNotJoined     Code = "PRESENCE_NOT_JOINED"
+	CodeHistoryDisabled       Code = "HISTORY_DISABLED"
+	CodeHistoryGap            Code = "HISTORY_GAP"
+	CodeHistoryUnavailable    Code = "HISTORY_UNAVAILABLE"
 	CodeChannelInvalid        Code = "CHANNEL_INVALID"
 	CodeDataInvalid           Code = "DATA_INVALID"
 	CodeMessageTooLarge       Code = "MESSAGE_TOO_LARGE"
@@ -38,6 +41,7 @@ const (
 	CodeMethodNotAllowed      Code = "METHOD_NOT_ALLOWED"
 	CodeBodyInvalid           Code = "BODY_INVALID"
 	CodeBodyTooLarge          Code = "BODY_TOO_LARGE"
+	CodeQueryInvalid          Code = "QUERY_INVALID"
 	CodeConfigInvalid         Code = "CONFIG_INVALID"
 	CodeInternal              Code = "INTERNAL"
 )
@@ -59,6 +63,9 @@ var codes = []CodeInfo{
 	{CodeSubscriptionUnknown, http.StatusNotFound, "No subscription with this sid on this connection.", "Unsubscribe once, with the sid given to subscribe.", false},
 	{CodePresenceDisabled, http.StatusNotFound, "The channel keeps no roster.", "Declare the channel with presence, or subscribe without it.", false},
 	{CodePresenceNotJoined, http.StatusConflict, "This session is not in the channel's roster.", "Subscribe with presence first.", false},
+	{CodeHistoryDisabled, http.StatusNotFound, "The channel keeps no history, so it has no offsets to acknowledge or read.", "Declare the channel with history, or subscribe without ack.", false},
+	{CodeHistoryGap, http.StatusGone, "The history does not continue the position: it was trimmed, has expired, was lost, or the position is ahead of it.", "Read the present state, then go on from the position in the answer.", false},
+	{CodeHistoryUnavailable, http.StatusServiceUnavailable, "The store of the history did not answer.", "Try again after the delay, with the same id: it is kept once. The operator finds the reason in the server's log.", true},
 	{CodeChannelInvalid, http.StatusBadRequest, "The channel name is malformed.", "Use segments of A-Z a-z 0-9 _ - : @ ~ = joined by dots, at most 255 bytes.", false},
 	{CodeDataInvalid, http.StatusBadRequest, "A member of the message is missing, malformed, too big or too deep.", "Correct the member that the cause names.", false},
 	{CodeMessageTooLarge, http.StatusRequestEntityTooLarge, "The message is larger than a connection may queue.", "Send less, or a reference to where the data is.", false},
@@ -78,6 +85,7 @@ var codes = []CodeInfo{
 	{CodeMethodNotAllowed, http.StatusMethodNotAllowed, "The path does not take this method.", "Use a method of the Allow header.", false},
 	{CodeBodyInvalid, http.StatusBadRequest, "The body is not the JSON that this path takes.", "Correct what the detail names; see docs/openapi.yaml.", false},
 	{CodeBodyTooLarge, http.StatusRequestEntityTooLarge, "The body, or the number of messages in it, is too large.", "Send smaller batches.", false},
+	{CodeQueryInvalid, http.StatusBadRequest, "A parameter of the address is unknown or malformed.", "Correct the parameter that the detail names; see docs/openapi.yaml.", false},
 	{CodeConfigInvalid, 0, "The configuration is wrong; the server does not start.", "Correct the key that the cause names; tidewire serve --print-config shows the result.", false},
 	{CodeInternal, http.StatusInternalServerError, "A fault of the server.", "Report it with the time; the reason is in the server's log.", true},
 }

@@ -68,6 +68,16 @@ type Reply struct {
 	Build        string `json:"build,omitempty"`
 	ExpiresInMs  int64  `json:"expiresInMs,omitempty"`
 	Count        uint64 `json:"count,omitempty"`
+	// Offset and Epoch are a position in a channel's log: see [Reply.At].
+	Offset    *uint64 `json:"offset,omitempty"`
+	Epoch     string  `json:"epoch,omitempty"`
+	Recovered *bool   `json:"recovered,omitempty"`
+}
+
+// At returns the reply with a position.
+func (r Reply) At(offset uint64, epoch string) Reply {
+	r.Offset, r.Epoch = &offset, epoch
+	return r
 }
 
 // Encode returns the message as JSON.
@@ -108,12 +118,18 @@ type Publication struct {
 	Data    json.RawMessage
 }
 
-// Encode returns the message as JSON. It is on the hot path and does not use reflection. Channel and ID need no escaping but in ID and Key.
+// Encode returns the message as JSON. It is on the hot path and does not use reflection. The channel needs no escaping.
 func (p Publication) Encode() []byte {
 	b := make([]byte, 0, len(p.Data)+len(p.Channel)+len(p.ID)+len(p.Key)+160)
 	b = append(b, `{"type":"message","channel":"`...)
 	b = append(b, p.Channel...)
-	b = append(b, `","id":`...)
+	b = append(b, `",`...)
+	return p.appendRest(b)
+}
+
+// appendRest appends what follows the channel.
+func (p Publication) appendRest(b []byte) []byte {
+	b = append(b, `"id":`...)
 	b = appendString(b, p.ID)
 	if p.Key != "" {
 		b = append(b, `,"key":`...)
@@ -133,6 +149,55 @@ func (p Publication) Encode() []byte {
 	b = append(b, `,"data":`...)
 	b = append(b, p.Data...)
 	return append(b, '}')
+}
+
+// Record is a publication as it stands in a channel's log: all of the message that does not depend on its place there.
+type Record []byte
+
+// quiet begins the record of a publication that its own session does not get. Others begin with the brace of a JSON object.
+const quiet = '-'
+
+// Record returns the publication's record. A quiet one is not for the session in From.
+func (p Publication) Record(quietly bool) Record {
+	b := make([]byte, 0, len(p.Data)+len(p.ID)+len(p.Key)+128)
+	if quietly && p.From != nil {
+		b = append(b, quiet)
+	}
+	return p.appendRest(append(b, '{'))
+}
+
+// Message returns the message of a record at an offset of a channel's log.
+func (r Record) Message(channel string, offset uint64) []byte {
+	r = r.object()
+	b := make([]byte, 0, len(r)+len(channel)+64)
+	b = append(b, `{"type":"message","channel":"`...)
+	b = append(b, channel...)
+	b = append(b, `","offset":`...)
+	b = strconv.AppendUint(b, offset, 10)
+	b = append(b, ',')
+	return append(b, r[min(1, len(r)):]...)
+}
+
+func (r Record) object() Record {
+	if len(r) > 0 && r[0] == quiet {
+		return r[1:]
+	}
+	return r
+}
+
+// Quiet reports whether the publication is not for its own session.
+func (r Record) Quiet() bool { return len(r) > 0 && r[0] == quiet }
+
+// Publication reads a record.
+func (r Record) Publication(channel string) (Publication, error) {
+	var p struct {
+		ID   string          `json:"id"`
+		Key  string          `json:"key"`
+		From *From           `json:"from"`
+		Data json.RawMessage `json:"data"`
+	}
+	err := json.Unmarshal(r.object(), &p)
+	return Publication{Channel: channel, ID: p.ID, Key: p.Key, From: p.From, Data: p.Data}, err
 }
 
 // Skipped tells a connection how many messages of a channel it missed.
