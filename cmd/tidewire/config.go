@@ -98,6 +98,34 @@ type channelConfig struct {
 	Guard    string `koanf:"guard" yaml:"guard"`
 	Presence bool   `koanf:"presence" yaml:"presence"`
 	Policy   string `koanf:"policy" yaml:"policy"`
+
+	History historyConfig `koanf:"history" yaml:"history"`
+}
+
+// historyConfig keeps nothing if the size is zero.
+type historyConfig struct {
+	Size      int           `koanf:"size" yaml:"size"`
+	TTL       time.Duration `koanf:"ttl" yaml:"ttl"`
+	Bytes     int           `koanf:"bytes" yaml:"bytes"`
+	AckWindow int           `koanf:"ack_window" yaml:"ack_window"`
+}
+
+func (h historyConfig) options() *tidewire.History {
+	if h.Size == 0 {
+		return nil
+	}
+	return &tidewire.History{Size: h.Size, TTL: h.TTL, Bytes: int64(h.Bytes), AckWindow: h.AckWindow}
+}
+
+// check reports what is wrong. Zeros are the defaults of the node.
+func (h historyConfig) check() error {
+	switch {
+	case h.Size < 0, h.TTL < 0, h.Bytes < 0, h.AckWindow < 0:
+		return errors.New("a history's values must not be negative")
+	case h.Size == 0 && h != (historyConfig{}):
+		return errors.New("history.size is missing: it keeps so many messages")
+	}
+	return nil
 }
 
 type limitsConfig struct {
@@ -128,6 +156,7 @@ type timingConfig struct {
 	HelloTimeout        time.Duration `koanf:"hello_timeout" yaml:"hello_timeout"`
 	IdleTimeout         time.Duration `koanf:"idle_timeout" yaml:"idle_timeout"`
 	CommandTimeout      time.Duration `koanf:"command_timeout" yaml:"command_timeout"`
+	AckTimeout          time.Duration `koanf:"ack_timeout" yaml:"ack_timeout"`
 	ReauthorizeInterval time.Duration `koanf:"reauthorize_interval" yaml:"reauthorize_interval"`
 	DrainWindow         time.Duration `koanf:"drain_window" yaml:"drain_window"`
 	HeaderTimeout       time.Duration `koanf:"header_timeout" yaml:"header_timeout"`
@@ -149,7 +178,7 @@ func defaults() config {
 		Timing: timingConfig{
 			PresenceGrace: 10 * time.Second, PresenceTTL: time.Minute, HeartbeatInterval: 15 * time.Second, PingInterval: 25 * time.Second,
 			PongTimeout: time.Minute, WriteTimeout: 10 * time.Second, HelloTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-			CommandTimeout: 30 * time.Second, ReauthorizeInterval: 30 * time.Second, DrainWindow: 5 * time.Second, HeaderTimeout: 5 * time.Second,
+			CommandTimeout: 30 * time.Second, AckTimeout: 5 * time.Second, ReauthorizeInterval: 30 * time.Second, DrainWindow: 5 * time.Second, HeaderTimeout: 5 * time.Second,
 		},
 		Log: logConfig{Level: "info", Format: "text"},
 	}
@@ -313,6 +342,9 @@ func (c *config) check() error {
 		if strings.TrimSpace(ch.Guard) == "" {
 			return configError("channels[%d] %q: guard is missing; want public, readonly or an expression", i, ch.Pattern)
 		}
+		if err := ch.History.check(); err != nil {
+			return configError("channels[%d] %q: %v", i, ch.Pattern, err)
+		}
 	}
 	return nil
 }
@@ -410,6 +442,7 @@ func (c config) nodeOptions() tidewire.Options {
 		HelloTimeout:        t.HelloTimeout,
 		IdleTimeout:         t.IdleTimeout,
 		CommandTimeout:      t.CommandTimeout,
+		AckTimeout:          t.AckTimeout,
 		ReauthorizeInterval: t.ReauthorizeInterval,
 		DrainWindow:         orNone(t.DrainWindow),
 	}

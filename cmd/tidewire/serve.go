@@ -223,7 +223,7 @@ func declare(node *tidewire.Node, channels []channelConfig, dev bool) error {
 		if err != nil {
 			return configError("channels[%d] %q: guard: %v", i, c.Pattern, err)
 		}
-		if err := node.Channel(c.Pattern, tidewire.ChannelOptions{Guard: guard, Presence: c.Presence, Policy: tidewire.Policy(c.Policy)}); err != nil {
+		if err := node.Channel(c.Pattern, tidewire.ChannelOptions{Guard: guard, Presence: c.Presence, Policy: tidewire.Policy(c.Policy), History: c.History.options()}); err != nil {
 			return configError("channels[%d]: %s", i, wire.AsError(err).Message)
 		}
 	}
