@@ -117,6 +117,9 @@ type message struct {
 	Count        uint64          `json:"count"`
 	Version      uint64          `json:"version"`
 	Total        int             `json:"total"`
+	Offset       *uint64         `json:"offset"`
+	Epoch        string          `json:"epoch"`
+	Recovered    *bool           `json:"recovered"`
 	Snapshot     *[]member       `json:"snapshot"`
 	Joins        []member        `json:"joins"`
 	Updates      []member        `json:"updates"`

@@ -41,7 +41,7 @@ type Options struct {
 	Portable bool
 	// Skipped encodes the message that tells a connection how many publications of a channel it missed. Nil tells nothing.
 	Skipped func(d Dialect, channel string, count uint64) []byte
-	// ReadLog returns at most limit publications of a channel's log that follow an offset, encoded for one member; none if there are none. An error means that it is to be asked
+	// ReadLog returns at most limit publications of a channel's log that follow an offset, encoded for one member: fewer only if these are all. An error means that it is to be asked
 	// again later. It runs in the channel's lane of the connection, and may wait. Nil means that there are no logs, and [Conn.JoinLog] is [Conn.Join].
 	ReadLog func(c *Conn, channel string, after uint64, limit int) ([]Replayed, error)
 	// AckTimeout is how long a member that acknowledges may take before it counts as slow. Zero means 5 s.

@@ -313,8 +313,8 @@ func (c *Conn) replayPage(s *Sub, next []Replayed, generation uint32) (more bool
 		}
 	}
 	s.marker = nil
-	// A publication that is being queued to the members set ch.last before: either it meets this member live, or this sees it.
-	live := !full && p.Offset >= s.ch.last.Load()
+	// The page was the end of the log. What was appended since is being published, or was, and set ch.last before it was queued to any member: either it meets this member live, or this sees it.
+	live := !full && len(next) < replayPage && p.Offset >= s.ch.last.Load()
 	if live {
 		p.Behind = false
 		c.behind--
