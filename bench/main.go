@@ -1,6 +1,6 @@
 // Command bench compares Tidewire with other servers: the same load, in one run, on one machine.
 //
-//	go run . [-quick] [-only fanout,rate,mixed,idle,presence,dial] [-rivals tidewire,classic,centrifugo,nats]
+//	go run . [-quick] [-only fanout,rate,mixed,idle,presence,dial,recovery] [-rivals tidewire,classic,centrifugo,nats]
 //
 // It builds the servers, starts one at a time, and drives it from this process. CPU is that of the server's process alone.
 package main
@@ -34,8 +34,8 @@ const (
 
 var (
 	quick  = flag.Bool("quick", false, "shorter runs, for a look")
-	only   = flag.String("only", "idle,fanout,rate,mixed,presence,dial", "scenarios")
-	which  = flag.String("rivals", "tidewire,tidewire-http,portable,kernel,classic,centrifugo,nats", "servers")
+	only   = flag.String("only", "idle,fanout,rate,mixed,presence,dial,recovery", "scenarios")
+	which  = flag.String("rivals", "tidewire,history,tidewire-http,portable,kernel,classic,centrifugo,nats", "servers")
 	rounds = flag.Int("rounds", 3, "rounds of each measurement; the median counts")
 	bin    = flag.String("bin", "bin", "folder for built servers")
 )
@@ -64,7 +64,7 @@ func run(ctx context.Context) error {
 		name string
 		run  func(context.Context, []target) error
 	}{
-		{"idle", idle}, {"fanout", fanOut}, {"rate", rate}, {"mixed", mixed}, {"presence", roster}, {"dial", dialRate},
+		{"idle", idle}, {"fanout", fanOut}, {"rate", rate}, {"mixed", mixed}, {"presence", roster}, {"dial", dialRate}, {"recovery", recovery},
 	} {
 		if slices.Contains(strings.Split(*only, ","), s.name) {
 			if err := s.run(ctx, targets); err != nil {
@@ -191,7 +191,7 @@ func idle(ctx context.Context, targets []target) error {
 	}
 	fmt.Printf("## Idle connections: %d, one subscription each\n\n| server | bytes a connection | after GC | set-up a second | CPU µs a set-up |\n|---|---|---|---|---|\n", conns)
 	err := each(ctx, targets, func(s *server) error {
-		if s.name == "tidewire-http" || s.name == "kernel" {
+		if s.name == "tidewire-http" || s.name == "history" || s.name == "kernel" {
 			return nil
 		}
 		n := min(conns, s.maxConns)
@@ -347,7 +347,7 @@ func roster(ctx context.Context, targets []target) error {
 	}
 	fmt.Printf("## Presence: %d members join one room, all of them observers\n\n| server | members | seconds | CPU s | CPU µs a join | bytes to all observers | bytes a connection |\n|---|---|---|---|---|---|---|\n", members)
 	err := each(ctx, targets, func(s *server) error {
-		if s.join == nil || s.name == "tidewire-http" {
+		if s.join == nil || s.name == "tidewire-http" || s.name == "history" {
 			return nil
 		}
 		members := members
@@ -394,7 +394,7 @@ func dialRate(ctx context.Context, targets []target) error {
 	}
 	fmt.Printf("## Set-up: %d connections with one subscription, opened and closed %d times\n\n| server | set-ups a second | CPU µs a set-up |\n|---|---|---|\n", conns, times)
 	err := each(ctx, targets, func(s *server) error {
-		if s.name == "tidewire-http" || s.name == "kernel" { // which never forgets a connection
+		if s.name == "tidewire-http" || s.name == "history" || s.name == "kernel" { // which never forgets a connection
 			return nil
 		}
 		base := s.usage()

@@ -75,7 +75,9 @@ func allTargets() []target {
 	})
 	portable := tw
 	portable.name, portable.env = "portable", []string{"PORTABLE=1"}
-	return []target{tw, viaHTTP, portable, kernel(), classic(), centrifugo(), nats()}
+	history := tw
+	history.name, history.env = "history", []string{"HISTORY=1"}
+	return []target{tw, history, viaHTTP, portable, kernel(), classic(), centrifugo(), nats()}
 }
 
 func tidewire() target {

@@ -32,7 +32,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := n.Channel("**", tidewire.ChannelOptions{Guard: tidewire.Public, Presence: true}); err != nil {
+	channels := tidewire.ChannelOptions{Guard: tidewire.Public, Presence: true}
+	if os.Getenv("HISTORY") != "" {
+		channels.History = &tidewire.History{Size: 1000}
+	}
+	if err := n.Channel("**", channels); err != nil {
 		log.Fatal(err)
 	}
 	l, err := net.Listen("tcp", os.Args[1])

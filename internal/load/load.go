@@ -49,9 +49,11 @@ type Options struct {
 	OnFrame func(payload []byte) string
 	// Retry dials again after a refusal with 503.
 	Retry bool
+	// Sample is the share of connections whose deliveries are read in detail: one in so many. Zero means SampleEvery.
+	Sample int
 }
 
-// SampleEvery is the share of connections whose deliveries are read in detail.
+// SampleEvery is the usual share of connections whose deliveries are read in detail.
 const SampleEvery = 50
 
 // Fleet is many connections.
@@ -87,6 +89,9 @@ type conn struct {
 func Dial(ctx context.Context, o Options) (*Fleet, error) {
 	if o.DialsAtOnce <= 0 {
 		o.DialsAtOnce = 64
+	}
+	if o.Sample <= 0 {
+		o.Sample = SampleEvery
 	}
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -149,7 +154,7 @@ func (f *Fleet) try(ctx context.Context, u *url.URL, i int) (c *conn, wait time.
 		_ = nc.Close()
 		return nil, wait, err
 	}
-	c = &conn{fleet: f, net: nc, sampled: i%SampleEvery == 0, ready: make(chan struct{})}
+	c = &conn{fleet: f, net: nc, sampled: i%f.opts.Sample == 0, ready: make(chan struct{})}
 	if c.sampled {
 		c.next = map[string]uint64{}
 	}
