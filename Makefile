@@ -67,6 +67,8 @@ FUZZTIME ?= 30s
 fuzz:
 	$(GO) test ./hub -run '^$$' -fuzz FuzzFeed -fuzztime $(FUZZTIME)
 	$(GO) test ./wire -run '^$$' -fuzz FuzzDecode -fuzztime $(FUZZTIME)
+	$(GO) test ./wire -run '^$$' -fuzz FuzzEnvelope -fuzztime $(FUZZTIME)
+	$(GO) test ./ackbus -run '^$$' -fuzz FuzzMessage -fuzztime $(FUZZTIME)
 	$(GO) test ./auth -run '^$$' -fuzz FuzzToken -fuzztime $(FUZZTIME)
 	$(GO) test ./cmd/tidewire -run '^$$' -fuzz FuzzConfig -fuzztime $(FUZZTIME)
 

@@ -34,7 +34,7 @@ var rules = map[string][]string{
 }
 
 // pure packages stay on the standard library.
-var pure = []string{"wire", "presence", "stream", "internal/backoff", "internal/budget"}
+var pure = []string{"wire", "presence", "stream", "ackbus", "row", "query", "feed", "internal/backoff", "internal/budget"}
 
 // drivers are known to cmd/tidewire, and to one package at most.
 var drivers = map[string]string{

@@ -1,10 +1,10 @@
-// Bundles the two entries. tsc writes the declarations beside them.
+// Bundles the entries. tsc writes the declarations beside them.
 import { rmSync } from 'node:fs'
 import { build } from 'esbuild'
 
 rmSync('dist', { recursive: true, force: true })
 await build({
-  entryPoints: ['src/index.ts', 'src/react.ts'],
+  entryPoints: ['src/index.ts', 'src/react.ts', 'src/bus/index.ts'],
   outdir: 'dist',
   bundle: true,
   splitting: true,

@@ -1,12 +1,18 @@
-// Fails when an entry, minified and gzipped, is over its budget in bytes.
+// Fails when an entry, or what is imported of it, minified and gzipped, is over its budget in bytes.
 import { gzipSync } from 'node:zlib'
 import { build } from 'esbuild'
 
-const budgets = { 'src/index.ts': 7168, 'src/react.ts': 1024 }
+const budgets = {
+  "export * from './src/index.ts'": 7168,
+  "export * from './src/react.ts'": 1024,
+  // The bus alone, as a bundler takes it from its entry, and the whole entry with the hub and byte transports.
+  "export { createBroadcastBus, decodeNativeEnvelope, encodeNativeEnvelope, receiveAcked } from './src/bus/index.ts'": 1536,
+  "export * from './src/bus/index.ts'": 2304,
+}
 
-for (const [entry, budget] of Object.entries(budgets)) {
+for (const [contents, budget] of Object.entries(budgets)) {
   const { outputFiles } = await build({
-    entryPoints: [entry],
+    stdin: { contents, resolveDir: '.' },
     bundle: true,
     minify: true,
     format: 'esm',
@@ -15,6 +21,6 @@ for (const [entry, budget] of Object.entries(budgets)) {
     write: false,
   })
   const size = gzipSync(outputFiles[0].contents, { level: 9 }).length
-  console.log(`${entry}: ${size} of ${budget} bytes`)
+  console.log(`${size} of ${budget} bytes: ${contents}`)
   if (size > budget) process.exitCode = 1
 }
