@@ -14,6 +14,7 @@ const drainChunk = 256
 // drain sends every client away in its own slot of the window, then closes those that stayed, and returns when their presence leaves have landed.
 func (n *Node) drain() {
 	n.draining.Store(true)
+	n.objects.stop()
 	window := max(n.opts.DrainWindow, 0)
 	var sessions []*session
 	n.eachSession(func(s *session) { sessions = append(sessions, s) })

@@ -43,6 +43,7 @@ func (n *Node) initRoutes() {
 		{http.MethodGet, "/readyz", n.serveReady, false},
 		{http.MethodGet, "/metrics", n.serveMetrics, false},
 	}
+	n.routes = append(n.routes, n.objectRoutes()...)
 	n.mux = http.NewServeMux()
 	byPath := map[string][]route{}
 	for _, r := range n.routes {

@@ -17,6 +17,7 @@ import (
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/hub"
 	"github.com/tidewire/tidewire/internal/budget"
+	"github.com/tidewire/tidewire/object"
 	"github.com/tidewire/tidewire/stream"
 	"github.com/tidewire/tidewire/wire"
 	"github.com/tidewire/tidewire/ws"
@@ -65,6 +66,9 @@ type Options struct {
 	// DrainWindow is the time over which clients are sent away at the end. Zero means 5 s, negative none.
 	DrainWindow time.Duration
 
+	// Objects hosts the durable objects of the HTTP interface. Nil makes one whose logs are in Streams.
+	Objects *object.Host
+
 	// Name is this node's name in welcome and logs. Zero makes one.
 	Name string
 	// Build is the application's build: a client of another build is told.
@@ -94,6 +98,7 @@ type Limits struct {
 	PresenceBytes          int // of a member's data; zero means 1,024
 	StateBytes             int // of a session's state; zero means 1,024
 	PublishBatch           int // messages in one HTTP request; zero means 1,000
+	ObjectWaits            int // streams, waits and held subscriptions of objects over HTTP, on this node; zero means 10,000
 }
 
 func (o Options) withDefaults() Options {
@@ -114,6 +119,7 @@ func (o Options) withDefaults() Options {
 		{&o.Limits.PresenceBytes, 1024},
 		{&o.Limits.StateBytes, 1024},
 		{&o.Limits.PublishBatch, 1000},
+		{&o.Limits.ObjectWaits, 10_000},
 	} {
 		if *d.p <= 0 {
 			*d.p = d.v
@@ -187,6 +193,7 @@ type Node struct {
 	rules   ruleSet
 	tenants tenantCounts
 	rooms   rooms
+	objects objects
 	ws      *ws.Hub
 	wsHeld  sync.Map // *ws.Client → *wsPlaces, of clients that hold some
 
@@ -245,6 +252,9 @@ func New(opts Options) (*Node, error) {
 	n.histories.node = n
 	n.initWS()
 	n.initMetrics()
+	if err := n.initObjects(); err != nil {
+		return nil, err
+	}
 	n.initRoutes()
 	return n, nil
 }
@@ -257,6 +267,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if n.opts.Authenticate == nil {
 		n.log.Warn("no authenticator: every client is anonymous")
 	}
+	defer n.objects.stop()
 	hubCtx, stopHub := context.WithCancel(context.Background())
 	defer stopHub()
 	hubDone := make(chan error, 1)

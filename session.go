@@ -385,9 +385,6 @@ func (s *session) repeat(sub *subscription, c wire.Command) error {
 	if !sub.live {
 		return nil // refused meanwhile; the client knows
 	}
-	if c.Since != nil && sub.log != nil {
-		return s.replace(sub, c)
-	}
 	if c.Presence != nil && sub.room == nil {
 		rule, err := s.node.allow(context.Background(), s.actor(), sub.channel, ActionPresence)
 		if err != nil {
@@ -398,11 +395,18 @@ func (s *session) repeat(sub *subscription, c wire.Command) error {
 		}
 	}
 	var at stream.Position
-	if sub.log != nil {
+	switch {
+	case sub.log != nil && c.Since != nil:
+		if err := s.replace(sub, c); err != nil {
+			return err
+		}
+	case sub.log != nil:
 		p, _ := s.conn.Position(sub.channel)
 		at = stream.Position{Offset: p.Offset, Epoch: sub.epoch}
+		fallthrough
+	default:
+		s.send(s.subscribed(sub, at, nil))
 	}
-	s.send(s.subscribed(sub, at, nil))
 	if c.Presence != nil {
 		s.joinRoom(sub, c.Presence)
 	}

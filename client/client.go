@@ -19,7 +19,8 @@ import (
 )
 
 var (
-	// ErrUncertain means that the connection was lost, or the caller's context ended, after a message was sent and before the answer: it may have been published or not.
+	// ErrUncertain means that the connection was lost, or the caller's context ended, after a message was sent and before the answer: it may have been published or not. It is
+	// not sent again.
 	ErrUncertain = errors.New("client: no answer: whether the message was published is unknown")
 	// ErrStopped means that Run has returned.
 	ErrStopped = errors.New("client: stopped")
@@ -90,6 +91,10 @@ const (
 	maxRetryAfter = 5 * time.Minute
 	// maxQueued is how many publications wait for the frame rate; more wait in Publish.
 	maxQueued = 256
+	// repeatWindow is how long after it was first sent a publication is repeated. A server remembers ids for two minutes.
+	repeatWindow = 90 * time.Second
+	// maxLogs is how many channels are remembered to have history.
+	maxLogs = 1024
 )
 
 // Client is a connection to a Tidewire server that comes back by itself. Its methods may be called from any goroutine.
@@ -111,6 +116,7 @@ type Client struct {
 	state   State
 	subs    map[string]*Subscription // by channel
 	sids    uint64
+	logs    logs          // which channels have history
 	link    *link         // the connection, once welcomed
 	changed chan struct{} // closed and replaced when link or stopped changes
 	stopped bool
@@ -163,6 +169,7 @@ func New(opts Options) (*Client, error) {
 		wall:    func() time.Time { return time.Now().Round(0) },
 		state:   State{Status: Idle},
 		subs:    map[string]*Subscription{},
+		logs:    logs{},
 		changed: make(chan struct{}),
 	}, nil
 }

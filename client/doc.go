@@ -12,13 +12,40 @@
 // # Callbacks
 //
 // All callbacks run one after the other, in the order of the events, on the goroutine that called Run. While one runs nothing is read: a slow one slows down
-// the connection, nothing is held for it in this package, and a server that runs out of room for it drops messages and says how many (OnSkipped). Beats go on meanwhile, but
+// the connection, nothing is held for it in this package, and a server that runs out of room for it drops messages and says how many (OnSkipped), or, on channels with history, gives them later from there. Beats go on meanwhile, but
 // a server gives up a connection that takes nothing for 10 s while there is something to take, or that answers no ping for a minute. A callback may call every method but
 // [Client.Publish], which would wait for what only that goroutine can read (with NoWait it may be called). After [Subscription.Close] at most the callback runs that was about to.
 //
 // # Delivery
 //
-// At most once: what is published while a client is away, or too slow, is not delivered later. [SubscribeOptions].OnSubscribed marks each point from which on everything comes.
+// On a channel without history, at most once: what is published while a client is away, or too slow, is not delivered later. [SubscribeOptions].OnSubscribed marks each point from which on everything comes.
+//
+// On a channel with history each message reaches OnMessage once and in the order of the channel's log, also what was published while the client was away: a subscription keeps its
+// [Position], goes on from there on each later connection, ignores repetitions, and asks again when messages are missing. Where the server cannot give them any more (they were trimmed, have expired, or
+// the log was lost) OnLost is told, and nothing is left out without it but what OnSkipped tells, which the channel's policy must allow. What was skipped may come all the same,
+// if the connection is lost before the next message.
+//
+// A program that stores [Subscription.Position], or, in the same transaction as what it does with a message, [Message].Offset and [Message].Epoch, goes on from there after a restart with
+// [SubscribeOptions].Since.
+//
+// # What runs on a resume
+//
+// On each connection, whether recovery succeeded or not: OnLost, if it did not; then OnSubscribed, which is told whether it did; then OnMessage for what was missed, and for what is live; with
+// a roster, OnPresence for the snapshot. While a subscription is live, a repair that succeeds runs no callback but OnMessage, and one that does not runs OnLost, without OnSubscribed.
+//
+// # Acknowledging
+//
+// With [SubscribeOptions].Ack the client acknowledges what OnMessage has returned from, all messages up to one at once: about every 100 ms, or as soon as 32 wait for it, and on Close. A
+// handler that takes long is seen by the server, which treats this client as slow then. The server forgets acknowledgements with the connection.
+//
+// # Publishing
+//
+// A publication whose connection is lost before its answer has an unknown effect: [ErrUncertain]. On a channel of which the client knows that it has history (the server answered an earlier
+// publication with an offset, or a subscription of it with a position) it is sent again with the same id on the next connection instead, within the caller's context and 90 s after it
+// was first sent, as long as the session is the same; and the server, which knows the ids of two minutes, appends it once. A log that was lost meanwhile has forgotten them: then OnLost tells subscribers
+// that the log is another. The client remembers 1024 channels to have history.
+//
+// A publication that Publish has given up is not sent afterwards.
 //
 // # Reconnecting
 //

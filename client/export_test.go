@@ -29,7 +29,7 @@ func (f *Follower) SetState(s wire.State) { f.r.setState(s.Member, s.Session, s.
 // View returns the roster.
 func (f *Follower) View() Roster { return f.r.view() }
 
-// Handle lets a connected client take a message. It returns false if it is not JSON of the protocol.
+// Handle lets a connected client, which is at offset 5 of channel a, take a message. It returns false if it is not JSON of the protocol.
 func Handle(frame []byte, opts SubscribeOptions) bool {
 	c, err := New(Options{URL: "ws://test"})
 	if err != nil {
@@ -42,7 +42,7 @@ func Handle(frame []byte, opts SubscribeOptions) bool {
 		panic(err)
 	}
 	l.frameLocked(command{kind: wire.TypeSubscribe, sub: s}, time.Now())
-	l.handle(&incoming{Type: wire.TypeSubscribed, SID: s.sid, Channel: "a"})
+	l.handle(&incoming{Type: wire.TypeSubscribed, SID: s.sid, Channel: "a", Offset: new(uint64(5)), Epoch: "e"})
 	var m incoming
 	if json.Unmarshal(frame, &m) != nil {
 		return false

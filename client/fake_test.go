@@ -35,6 +35,8 @@ type fake struct {
 	answer func(c *fakeConn, m command) bool
 	// welcome changes the welcome.
 	welcome func(c *fakeConn, w *wire.Welcome)
+	// asleep is how much further a wall's clock is, where a test uses it.
+	asleep atomic.Int64
 
 	mu    sync.Mutex // guards below
 	dials []time.Time

@@ -39,6 +39,9 @@ type incoming struct {
 	Leaves       []string        `json:"leaves"`
 	Joins        []wire.Member   `json:"joins"`
 	Updates      []wire.Member   `json:"updates"`
+	Offset       *uint64         `json:"offset"`
+	Epoch        string          `json:"epoch"`
+	Recovered    *bool           `json:"recovered"`
 }
 
 // err is the refusal that a message tells.
@@ -71,10 +74,7 @@ func (l *link) handleLocked(m *incoming) (call func()) {
 	case wire.TypeUnsubscribed:
 		return l.unsubscribedLocked(m)
 	case wire.TypePublished:
-		if p := l.pending[m.ID]; p != nil {
-			delete(l.pending, m.ID)
-			p.finish(nil)
-		}
+		return l.publishedLocked(m)
 	case wire.TypeMessage, wire.TypeSkipped, wire.TypePresence, wire.TypeState:
 		// What still comes from an earlier subscription of the channel comes before the subscribed of this one.
 		if s := l.c.subs[m.Channel]; s != nil && s.phase == live {
@@ -120,6 +120,7 @@ func (l *link) welcomeLocked(m *incoming) func() {
 	l.planRefreshLocked(millis(m.ExpiresInMs), now)
 	for _, s := range c.orderedLocked() {
 		s.phase, s.askQueued, s.dataQueued, s.stateQueued, s.retryAt, s.retries = idle, false, false, false, time.Time{}, 0
+		s.repairing, s.skipped, s.ackQueued = false, false, false
 		s.roster.restart()
 		l.askLocked(s)
 	}
@@ -140,12 +141,63 @@ func (l *link) restoreStateLocked(s *Subscription) {
 
 func (l *link) subscribedLocked(m *incoming) func() {
 	s := l.c.bySIDLocked(m.SID, m.Channel)
-	if s == nil || s.phase != asked { // closed meanwhile, or the answer to a beat
+	if s == nil { // closed meanwhile
 		return nil
 	}
-	s.phase, s.retries = live, 0
-	l.restoreStateLocked(s)
-	return s.opts.OnSubscribed
+	first := s.phase == asked
+	if !first && !(s.phase == live && (m.Recovered != nil || m.Offset == nil && s.placed)) { // the answer to a beat
+		return nil
+	}
+	recovered, lost := s.placeLocked(m, first)
+	at := s.at
+	s.retries = 0
+	if first {
+		s.phase = live
+		l.restoreStateLocked(s)
+	}
+	if lost == nil {
+		s.shown = at
+	}
+	return func() {
+		if lost != nil {
+			s.tellLost(*lost)
+			l.c.mu.Lock()
+			s.shown = at
+			l.c.mu.Unlock()
+		}
+		if f := s.opts.OnSubscribed; f != nil && first && s.Live() { // OnLost may have closed it
+			f(Subscribed{at, recovered})
+		}
+	}
+}
+
+func (s *Subscription) tellLost(lost Lost) {
+	if f := s.opts.OnLost; f != nil {
+		f(lost)
+		return
+	}
+	s.c.log.Warn("messages may be missing", "channel", s.channel, "count", lost.Count, "from", lost.From, "to", lost.To)
+}
+
+// publishedLocked takes the answer to a publication, or, if there is no epoch, the note that stands in the place of a message of this session that asked for no echo. An answer never moves
+// the position: it overtakes messages that the server replays.
+func (l *link) publishedLocked(m *incoming) func() {
+	if m.Offset != nil && m.Epoch == "" {
+		if s := l.c.subs[m.Channel]; s != nil && s.phase == live && s.placed && l.followsLocked(s, *m.Offset) {
+			l.handledLocked(s, *m.Offset)
+		}
+		return nil
+	}
+	if p := l.pending[m.ID]; p != nil {
+		delete(l.pending, m.ID)
+		l.c.logs.note(p.channel, m.Offset != nil)
+		out := outcome{}
+		if m.Offset != nil {
+			out.at = Position{*m.Offset, m.Epoch}
+		}
+		p.finish(out)
+	}
+	return nil
 }
 
 func (l *link) unsubscribedLocked(m *incoming) func() {
@@ -154,6 +206,7 @@ func (l *link) unsubscribedLocked(m *incoming) func() {
 		return nil
 	}
 	s.phase, s.roster.synced = refused, false
+	s.repairing, s.retryAt = false, time.Time{}
 	return s.tellRefused(m.err())
 }
 
@@ -169,10 +222,12 @@ func (s *Subscription) tellRefused(e *wire.Error) func() {
 func (l *link) channelLocked(s *Subscription, m *incoming) func() {
 	switch m.Type {
 	case wire.TypeMessage:
-		if f := s.opts.OnMessage; f != nil {
-			return func() { f(Message{Channel: m.Channel, ID: m.ID, Key: m.Key, From: m.From, Data: m.Data}) }
-		}
+		return l.messageLocked(s, m)
 	case wire.TypeSkipped:
+		if s.repairing { // they are asked for
+			return nil
+		}
+		s.skipped = true
 		if f := s.opts.OnSkipped; f != nil {
 			return func() { f(m.Count) }
 		}
@@ -195,6 +250,27 @@ func (l *link) channelLocked(s *Subscription, m *incoming) func() {
 	return nil
 }
 
+func (l *link) messageLocked(s *Subscription, m *incoming) func() {
+	msg := Message{Channel: m.Channel, ID: m.ID, Key: m.Key, From: m.From, Data: m.Data}
+	inLog := m.Offset != nil && s.placed
+	if inLog {
+		if !l.followsLocked(s, *m.Offset) {
+			return nil
+		}
+		msg.Offset, msg.Epoch = *m.Offset, s.at.Epoch
+	}
+	return func() {
+		if f := s.opts.OnMessage; f != nil {
+			f(msg)
+		}
+		if inLog {
+			l.c.mu.Lock()
+			defer l.c.mu.Unlock()
+			l.handledLocked(s, msg.Offset)
+		}
+	}
+}
+
 func (l *link) refusedLocked(m *incoming) func() {
 	e := m.err()
 	if e.Code == wire.CodeFrameRateLimit && !l.welcomed.IsZero() {
@@ -208,7 +284,7 @@ func (l *link) refusedLocked(m *incoming) func() {
 	case wire.TypePublish:
 		if p := l.pending[m.ID]; p != nil {
 			delete(l.pending, m.ID)
-			p.finish(e)
+			p.finish(outcome{err: e})
 			return nil
 		}
 	case wire.TypePresence, wire.TypeState:
@@ -255,6 +331,9 @@ func (l *link) slowDownLocked(m *incoming, e *wire.Error) (done bool) {
 	case m.Re == wire.TypePresence && !s.dataQueued:
 		s.dataQueued = true
 		l.pushLocked(command{kind: m.Re, sub: s})
+	case m.Re == wire.TypeAck && !s.ackQueued:
+		s.ackQueued = true
+		l.pushLocked(command{kind: m.Re, sub: s})
 	case m.Re == wire.TypeState && !s.stateQueued:
 		s.stateQueued = true
 		l.pushLocked(command{kind: m.Re, sub: s})
@@ -274,12 +353,14 @@ func (l *link) subscribeRefusedLocked(m *incoming, e *wire.Error) func() {
 	if s == nil {
 		return nil
 	}
-	if s.phase == asked {
-		s.phase = refused
+	if s.phase == asked || s.repairing {
+		if s.phase == asked {
+			s.phase = refused
+		}
 		if e.Retry > 0 {
 			s.retries++
 			s.retryAt = time.Now().Add(min(e.Retry, maxRetryAfter) + l.c.backoff.Delay(s.retries))
-			l.retryAtLocked(s.retryAt)
+			l.nextRetry = earliest(l.nextRetry, s.retryAt)
 		}
 	}
 	return s.tellRefused(e)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -64,6 +63,7 @@ type link struct {
 	refreshes   int       // failed ones in a row
 	expires     time.Time // zero if never
 	nextRetry   time.Time // the first of the subscriptions'; zero if none
+	nextAck     time.Time // the same
 	closing     error     // why the keeper closed
 	fatal       bool
 }
@@ -118,11 +118,11 @@ func (l *link) detachLocked() {
 	c := l.c
 	for _, cmd := range l.queue {
 		if cmd.pub != nil {
-			cmd.pub.finish(errNotSent)
+			cmd.pub.finish(outcome{err: errNotSent})
 		}
 	}
 	for _, p := range l.pending {
-		p.finish(fmt.Errorf("%w: connection lost", ErrUncertain))
+		p.finish(l.lostLocked(p))
 	}
 	l.queue, l.pending = nil, nil
 	if c.link != l {
@@ -258,6 +258,7 @@ func (l *link) dueLocked(now time.Time) (*over, time.Duration) {
 	}
 	l.beatLocked(now)
 	l.retryLocked(now)
+	l.acksLocked(now)
 	l.refreshLocked(now)
 
 	wait := min(l.nextBeat.Sub(now), lookInterval)
@@ -267,7 +268,7 @@ func (l *link) dueLocked(now time.Time) (*over, time.Duration) {
 			wait = min(wait, l.probing.Add(probeWait).Sub(now))
 		}
 	}
-	for _, t := range []time.Time{l.leaveAt, l.nextRetry, l.refreshAt} {
+	for _, t := range []time.Time{l.leaveAt, l.nextRetry, l.nextAck, l.refreshAt} {
 		if !t.IsZero() {
 			wait = min(wait, t.Sub(now))
 		}
@@ -291,7 +292,7 @@ func (l *link) beatLocked(now time.Time) {
 	}
 	for _, s := range l.c.orderedLocked() {
 		switch {
-		case s.phase == asked && now.Sub(s.askedAt) >= l.heartbeat: // the answer is late, or the command was lost
+		case (s.phase == asked || s.repairing) && now.Sub(s.askedAt) >= l.heartbeat: // the answer is late, or the command was lost
 			l.askLocked(s)
 		case s.phase == live && s.joins():
 			s.fullBeat = slept // the server may have taken the session out of the roster
@@ -310,18 +311,12 @@ func (l *link) retryLocked(now time.Time) {
 	l.nextRetry = time.Time{}
 	for _, s := range l.c.orderedLocked() {
 		switch {
-		case s.phase != refused || s.retryAt.IsZero():
+		case s.retryAt.IsZero():
 		case now.Before(s.retryAt):
-			l.retryAtLocked(s.retryAt)
+			l.nextRetry = earliest(l.nextRetry, s.retryAt)
 		default:
 			l.askLocked(s)
 		}
-	}
-}
-
-func (l *link) retryAtLocked(t time.Time) {
-	if l.nextRetry.IsZero() || t.Before(l.nextRetry) {
-		l.nextRetry = t
 	}
 }
 
@@ -365,6 +360,9 @@ type outgoing struct {
 	Key      string          `json:"key,omitempty"`
 	Echo     *bool           `json:"echo,omitempty"`
 	Token    string          `json:"token,omitempty"`
+	Since    *outgoingSince  `json:"since,omitempty"`
+	Ack      bool            `json:"ack,omitempty"`
+	Offset   uint64          `json:"offset,omitempty"`
 }
 
 type wish struct {
@@ -394,15 +392,12 @@ func (l *link) frameLocked(cmd command, now time.Time) []byte {
 		}
 		s.roster.setOwn(l.member, l.session, s.state)
 		return encode(outgoing{Type: cmd.kind, Channel: s.channel, Data: s.state})
-	case wire.TypePublish:
-		p := cmd.pub
-		p.sent = true
-		p.release()
-		if p.id != "" {
-			l.pending[p.id] = p
-		} else {
-			p.finish(nil)
+	case wire.TypeAck:
+		if s != nil {
+			return s.ackFrameLocked(now)
 		}
+	case wire.TypePublish:
+		return l.sendLocked(cmd.pub)
 	}
 	return cmd.frame
 }
@@ -412,7 +407,7 @@ func (l *link) subscribeLocked(s *Subscription, now time.Time) []byte {
 	if s.closed {
 		return nil
 	}
-	out := outgoing{Type: wire.TypeSubscribe, SID: s.sid, Channel: s.channel}
+	out := outgoing{Type: wire.TypeSubscribe, SID: s.sid, Channel: s.channel, Ack: s.opts.Ack}
 	if p := s.opts.Presence; p != nil {
 		out.Presence = &wish{Observe: p.Observe, Resync: s.phase == live && !s.roster.synced}
 		if s.phase != live || s.fullBeat {
@@ -420,8 +415,11 @@ func (l *link) subscribeLocked(s *Subscription, now time.Time) []byte {
 		}
 	}
 	s.fullBeat = false
+	if s.phase != live || s.repairing {
+		out.Since, s.askedAt = s.sinceLocked(), now
+	}
 	if s.phase != live {
-		s.phase, s.askedAt = asked, now
+		s.phase = asked
 	}
 	return encode(out)
 }

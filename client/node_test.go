@@ -38,7 +38,7 @@ type node struct {
 	stop func() // drains and ends
 }
 
-// startNode serves a node whose channels "open.**" allow everything. addr may be that of a node that has ended.
+// startNode serves a node whose channels "open.**" allow everything, and so do "short.**", "log.**" and "long.**", which have histories. addr may be that of a node that has ended.
 func startNode(t *testing.T, addr string, opts tidewire.Options) *node {
 	t.Helper()
 	if opts.Logger == nil {
@@ -53,6 +53,11 @@ func startNode(t *testing.T, addr string, opts tidewire.Options) *node {
 	}
 	if err := n.Channel("open.**", tidewire.ChannelOptions{Guard: tidewire.Public, Presence: true, Policy: tidewire.PolicyDropOldest}); err != nil {
 		t.Fatal(err)
+	}
+	for pattern, size := range map[string]int{"log.**": 1000, "long.**": 200_000, "short.**": 20} {
+		if err := n.Channel(pattern, tidewire.ChannelOptions{Guard: tidewire.Public, Presence: true, History: &tidewire.History{Size: size, Bytes: 64 << 20}}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if addr == "" {
 		addr = "127.0.0.1:0"
@@ -197,7 +202,7 @@ func TestS31_ComesBackToTheNextServer(t *testing.T) {
 	c := first.connect(client.Options{})
 	sub := first.subscribe(c, "open.a", client.SubscribeOptions{
 		Presence:     &client.Presence{Data: "me"},
-		OnSubscribed: func() { live.Add(1) },
+		OnSubscribed: func(client.Subscribed) { live.Add(1) },
 		OnMessage:    func(m client.Message) { got <- m },
 	})
 	eventually(t, "live", sub.Live)

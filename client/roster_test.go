@@ -126,6 +126,10 @@ func FuzzHandle(f *testing.F) {
 		`{"type":"unsubscribed","sid":"1","channel":"a","code":"TOPIC_FORBIDDEN"}`,
 		`{"type":"reconnect","afterMs":-9}`,
 		`{"type":"skipped","channel":"a","count":3}`,
+		`{"type":"message","channel":"a","offset":6,"id":"1","data":1}`, `{"type":"message","channel":"a","offset":18446744073709551615}`,
+		`{"type":"message","channel":"a","offset":0}`, `{"type":"published","id":"p","channel":"a","offset":6}`,
+		`{"type":"subscribed","sid":"1","channel":"a","offset":0,"epoch":"e","recovered":true}`, `{"type":"subscribed","sid":"1","channel":"a","recovered":false}`,
+		`{"type":"refused","re":"ack","channel":"a","code":"FRAME_RATE_LIMIT"}`, `{"type":"refused","re":"subscribe","sid":"1","channel":"a","code":"FRAME_RATE_LIMIT"}`,
 		`{"type":"published","id":"p"}`, `{"type":"authenticated","expiresInMs":1}`, `null`, `[]`,
 	} {
 		f.Add([]byte(seed))
@@ -134,7 +138,7 @@ func FuzzHandle(f *testing.F) {
 		for _, p := range []*client.Presence{nil, {Data: 1}} {
 			var got []client.Roster
 			client.Handle(frame, client.SubscribeOptions{
-				Presence: p, OnMessage: func(client.Message) {}, OnRefused: func(*wire.Error) {}, OnSkipped: func(uint64) {},
+				Presence: p, Ack: p != nil, OnLost: func(client.Lost) {}, OnMessage: func(client.Message) {}, OnRefused: func(*wire.Error) {}, OnSkipped: func(uint64) {},
 				OnPresence: func(r client.Roster) { got = append(got, r) }, OnState: func(client.MemberState) {},
 			})
 			_ = slices.Clone(got)

@@ -21,6 +21,9 @@ type Message struct {
 	// From is nil for a message that a backend published.
 	From *wire.From
 	Data json.RawMessage
+	// Offset and Epoch are the message's position in the log of a channel with history. They are zero without.
+	Offset uint64
+	Epoch  string
 }
 
 // MemberState is the newest state of one session in a roster. Data is null when it was cleared.
@@ -41,11 +44,20 @@ type Presence struct {
 type SubscribeOptions struct {
 	// Presence joins or observes the roster. Nil does neither.
 	Presence *Presence
+	// Since is a position to go on from, such as one of [Subscription.Position] that was stored: everything behind it comes, or OnLost is told. Nil begins where the channel is then.
+	Since *Position
+	// Last is how many of the newest messages of a channel with history come first, of those that are kept. Since cannot be set beside it. Zero means none.
+	Last int
+	// Ack acknowledges each message when OnMessage has returned, together with others. A channel without history refuses it (HISTORY_DISABLED).
+	Ack bool
 
-	// OnSubscribed is called each time the subscription becomes live: all that is published from then on comes, until the connection ends or OnSkipped says otherwise.
-	OnSubscribed func()
+	// OnSubscribed is called each time the subscription becomes live: what follows from there comes, until the connection ends or OnSkipped or OnLost say otherwise.
+	OnSubscribed func(Subscribed)
 	OnMessage    func(Message)
-	// OnSkipped is told how many messages the server dropped because this client was too slow, where they are missing.
+	// OnLost is told that messages of a channel with history may be missing that recovery could not give, where they are missing. The application reads its state anew. Nil logs it.
+	OnLost func(Lost)
+	// OnSkipped is told how many messages the server dropped because this client was too slow, where they are missing. On a channel with history it does not
+	// happen unless its policy says so.
 	OnSkipped func(count uint64)
 	// OnPresence is called with the roster after each change.
 	OnPresence func(Roster)
@@ -89,6 +101,16 @@ type Subscription struct {
 	stateQueued bool
 	rejoined    time.Time // when the server was last asked to take the session into the roster again
 	roster      roster
+	placed      bool      // there is a position
+	at          Position  // everything up to there was handled or is lost
+	shown       Position  // the same, once the application was told
+	logged      bool      // the server gave the position
+	last        int       // how many of the newest messages are wanted; zero once there was an answer
+	repairing   bool      // messages are missing and were asked for: those that come are ignored until the answer
+	skipped     bool      // the server said that messages are missing before the next
+	acked       uint64    // the offset last acknowledged
+	ackedAt     time.Time // when
+	ackQueued   bool
 }
 
 // Subscribe subscribes to a channel as soon as there is a connection, and on each later one until Close. A channel has one subscription at a time.
@@ -96,7 +118,16 @@ func (c *Client) Subscribe(channel string, opts SubscribeOptions) (*Subscription
 	if !wire.ValidChannel(channel) {
 		return nil, fmt.Errorf("client: subscribe: %w", wire.Errorf(wire.CodeChannelInvalid, "malformed channel name"))
 	}
-	s := &Subscription{c: c, channel: channel, opts: opts}
+	switch {
+	case opts.Last < 0 || opts.Last > 0 && opts.Since != nil:
+		return nil, fmt.Errorf("client: subscribe: %w", wire.Errorf(wire.CodeDataInvalid, "either Since or a positive Last"))
+	case opts.Since != nil && len(opts.Since.Epoch) > wire.MaxIDBytes:
+		return nil, fmt.Errorf("client: subscribe: %w", wire.Errorf(wire.CodeDataInvalid, "an epoch has at most %d bytes", wire.MaxIDBytes))
+	}
+	s := &Subscription{c: c, channel: channel, opts: opts, last: opts.Last}
+	if opts.Since != nil {
+		s.placed, s.at, s.shown = true, *opts.Since, *opts.Since
+	}
 	if opts.Presence != nil && opts.Presence.Data != nil {
 		data, err := encodeData(opts.Presence.Data)
 		if err != nil {
@@ -147,7 +178,15 @@ func (c *Client) bySIDLocked(sid, channel string) *Subscription {
 // Channel returns the channel's name.
 func (s *Subscription) Channel() string { return s.channel }
 
-// Close unsubscribes. The channel may be subscribed again at once. A callback that was about to run may still do so; no other does.
+// Position returns where the subscription is in the log of its channel: behind the last message for which OnMessage has returned, or for whose loss OnLost has. A program that stores
+// it can go on from there with [SubscribeOptions].Since. It is zero on a channel without history, and before the first answer if there was no Since.
+func (s *Subscription) Position() Position {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.shown
+}
+
+// Close unsubscribes, after acknowledging what has been handled. The channel may be subscribed again at once. A callback that was about to run may still do so; no other does.
 func (s *Subscription) Close() {
 	c := s.c
 	c.mu.Lock()
@@ -158,6 +197,9 @@ func (s *Subscription) Close() {
 	s.closed = true
 	delete(c.subs, s.channel)
 	if c.link != nil && (s.phase == asked || s.phase == live) {
+		if s.opts.Ack && s.at.Offset > s.acked {
+			c.link.pushLocked(command{kind: wire.TypeAck, frame: encode(outgoing{Type: wire.TypeAck, Channel: s.channel, Offset: s.at.Offset})})
+		}
 		c.link.pushLocked(command{kind: wire.TypeUnsubscribe, frame: encode(outgoing{Type: wire.TypeUnsubscribe, SID: s.sid})})
 	}
 }

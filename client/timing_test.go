@@ -151,7 +151,9 @@ func TestS31_SubscribesAndAnnouncesAgain(t *testing.T) {
 		f := newFake(t)
 		r := f.run(f.options())
 		var live []string
-		note := func(name string) func() { return func() { live = append(live, name) } }
+		note := func(name string) func(client.Subscribed) {
+			return func(client.Subscribed) { live = append(live, name) }
+		}
 		plain, err := r.Subscribe("plain", client.SubscribeOptions{OnSubscribed: note("plain")})
 		if err != nil {
 			t.Fatal(err)
@@ -832,7 +834,7 @@ func TestSubscribe_RefusalsAreToldAndTriedAgainWhereThatHelps(t *testing.T) {
 		r := f.run(f.options())
 		var told []wire.Code
 		live := 0
-		opts := client.SubscribeOptions{OnSubscribed: func() { live++ }, OnRefused: func(e *wire.Error) { told = append(told, e.Code) }}
+		opts := client.SubscribeOptions{OnSubscribed: func(client.Subscribed) { live++ }, OnRefused: func(e *wire.Error) { told = append(told, e.Code) }}
 		if _, err := r.Subscribe("never", opts); err != nil {
 			t.Fatal(err)
 		}

@@ -128,7 +128,7 @@ func (m *Memory) append(l *memoryLog, data []byte, opts AppendOptions) (Appended
 		return Appended{}, false
 	}
 	l.used = now
-	grown := l.forgetKeysLocked(now)
+	grown := l.forgetKeysLocked(now, MaxKeys) + l.trimLocked(l.retain, now) // what has expired stays away, whatever is retained from now on
 	if opts.Key != "" {
 		if offset, known := l.keys[opts.Key]; known {
 			epoch := l.epoch
@@ -143,6 +143,7 @@ func (m *Memory) append(l *memoryLog, data []byte, opts AppendOptions) (Appended
 	l.bytes += int64(len(data))
 	grown += int64(len(data)) + entryOverhead
 	if opts.Key != "" {
+		grown += l.forgetKeysLocked(now, MaxKeys-1)
 		if l.keys == nil {
 			l.keys = map[string]uint64{}
 		}
@@ -162,10 +163,10 @@ func (m *Memory) append(l *memoryLog, data []byte, opts AppendOptions) (Appended
 	return a, true
 }
 
-// forgetKeysLocked forgets old keys and returns the change of the memory in use.
-func (l *memoryLog) forgetKeysLocked(now time.Time) (grown int64) {
+// forgetKeysLocked forgets old keys, and the oldest beyond keep, and returns the change of the memory in use.
+func (l *memoryLog) forgetKeysLocked(now time.Time, keep int) (grown int64) {
 	n := 0
-	for n < len(l.keyAges) && (len(l.keyAges)-n > MaxKeys-1 || now.Sub(l.keyAges[n].at) > KeyWindow) {
+	for n < len(l.keyAges) && (len(l.keyAges)-n > keep || now.Sub(l.keyAges[n].at) > KeyWindow) {
 		delete(l.keys, l.keyAges[n].key)
 		grown -= int64(len(l.keyAges[n].key)) + keyOverhead
 		l.keyAges[n] = keyAge{}
@@ -236,7 +237,7 @@ func (m *Memory) evictLocked(except *memoryLog) bool {
 			continue
 		}
 		l.mu.Lock()
-		freed := l.forgetKeysLocked(now) + l.trimLocked(l.retain, now)
+		freed := l.forgetKeysLocked(now, MaxKeys) + l.trimLocked(l.retain, now)
 		idle := len(l.watchers) == 0
 		used := l.used
 		l.mu.Unlock()
@@ -351,7 +352,8 @@ func (m *Memory) Reset(ctx context.Context, name string) error {
 	l.mu.Lock() // its watchers stay
 	defer l.mu.Unlock()
 	m.freeLocked(l)
-	l.epoch = NewEpoch()
+	m.generation = NewEpoch()
+	l.epoch = m.generation // it stays that of the name when the watchers have gone
 	return nil
 }
 

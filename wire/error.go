@@ -44,6 +44,7 @@ const (
 	CodeQueryInvalid          Code = "QUERY_INVALID"
 	CodeConfigInvalid         Code = "CONFIG_INVALID"
 	CodeInternal              Code = "INTERNAL"
+	CodeHandleUnknown         Code = "HANDLE_UNKNOWN"
 )
 
 // CodeInfo describes a code for people.
@@ -88,6 +89,7 @@ var codes = []CodeInfo{
 	{CodeQueryInvalid, http.StatusBadRequest, "A parameter of the address is unknown or malformed.", "Correct the parameter that the detail names; see docs/openapi.yaml.", false},
 	{CodeConfigInvalid, 0, "The configuration is wrong; the server does not start.", "Correct the key that the cause names; tidewire serve --print-config shows the result.", false},
 	{CodeInternal, http.StatusInternalServerError, "A fault of the server.", "Report it with the time; the reason is in the server's log.", true},
+	{CodeHandleUnknown, http.StatusNotFound, "The object has no such subscription: it has ended, was not polled for too long, or belongs to somebody else.", "Subscribe again. What must not be missed is read from the object's log.", false},
 }
 
 // Codes returns all codes.

@@ -60,6 +60,58 @@ func TestSubAndPub(t *testing.T) {
 	}
 }
 
+func TestSubAndPub_History(t *testing.T) {
+	t.Parallel()
+	s := serve(t, strings.Replace(openConfig, "channels:", "channels:\n  - {pattern: 'log.**', guard: public, history: {size: 3}}", 1), nil)
+	out, _, err := twStdin(t, nil, "1\n2\n3\n4\n", "pub", "log.a", "-", "--url", s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overHTTP, _, err := tw(t, nil, "pub", "log.a", "5", "--url", s.url, "--key", "backend-key-0123456789")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []pubLine
+	for line := range strings.Lines(out + overHTTP) {
+		var p pubLine
+		if err := json.Unmarshal([]byte(line), &p); err != nil || p.ID == "" || p.Offset != uint64(len(at)+1) || p.Epoch == "" {
+			t.Errorf("printed %s", line)
+		}
+		at = append(at, p)
+	}
+	epoch := at[0].Epoch
+	for _, c := range []struct {
+		args []string
+		want []string // lines, in order
+	}{
+		{[]string{"--last", "2", "-n", "2"}, []string{`"offset":4,"epoch":"` + epoch + `","data":4}`, `"offset":5,"epoch":"` + epoch + `","data":5}`}},
+		{[]string{"--since", "2", "--epoch", epoch, "-n", "3"}, []string{`"data":3}`, `"data":4}`, `"data":5}`}},
+		{[]string{"--since", "4", "-n", "1"}, []string{`"data":5}`}},
+	} {
+		out, stderr, err := tw(t, nil, append([]string{"sub", "log.a", "--url", s.url}, c.args...)...)
+		if err != nil {
+			t.Fatal(c.args, err, stderr)
+		}
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		for i, want := range c.want {
+			if i >= len(lines) || !strings.HasSuffix(lines[i], want) {
+				t.Errorf("%v printed %s", c.args, out)
+				break
+			}
+		}
+	}
+	for _, since := range [][]string{{"--since", "0"}, {"--since", "5", "--epoch", "another"}} {
+		sub := start(t, nil, append([]string{"sub", "log.a", "--url", s.url}, since...)...)
+		line := sub.wait(`"type":"lost"`)
+		if known := strings.Contains(line, `"lost":{"count":5,`); known != (since[1] == "0") || !strings.Contains(line, `"to":{"offset":5,"epoch":"`+epoch+`"}`) {
+			t.Errorf("%v printed %s", since, line)
+		}
+		if err := sub.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestSub_Count(t *testing.T) {
 	t.Parallel()
 	s := serve(t, openConfig, nil)
@@ -94,6 +146,9 @@ func TestCommands_Failures(t *testing.T) {
 		{args: []string{"sub", "open.a", "--url", "ftp://x"}, want: "scheme", code: 2},
 		{args: []string{"sub", "open.a", "--join", "{", "--url", s.url}, want: "--join is not JSON", code: 2},
 		{args: []string{"sub", "open.a", "--ca", "/nowhere", "--url", s.url}, want: "--ca", code: 2},
+		{args: []string{"sub", "open.a", "--last", "-1", "--url", s.url}, want: "--last", code: 2},
+		{args: []string{"sub", "open.a", "--last", "1", "--since", "1", "--url", s.url}, want: "one of them", code: 2},
+		{args: []string{"sub", "open.a", "--epoch", "a", "--url", s.url}, want: "--epoch", code: 2},
 		{args: []string{"pub", "closed", "1", "--url", s.url}, want: "TOPIC_FORBIDDEN", code: 1},
 		{args: []string{"pub", "open.a", "1", "--url", s.url, "--token", "x"}, want: "SOCKET_UNAUTHENTICATED", code: 1},
 		{args: []string{"pub", "open.a", "1", "--url", s.url, "--key", "x"}, want: "API_KEY_REQUIRED", code: 1},

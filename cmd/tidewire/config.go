@@ -55,6 +55,7 @@ type config struct {
 	Auth           authConfig      `koanf:"auth" yaml:"auth"`
 	BackendKeys    []keyConfig     `koanf:"backend_keys" yaml:"backend_keys"`
 	Channels       []channelConfig `koanf:"channels" yaml:"channels"`
+	Objects        []objectConfig  `koanf:"objects" yaml:"objects"`
 	Limits         limitsConfig    `koanf:"limits" yaml:"limits"`
 	Timing         timingConfig    `koanf:"timing" yaml:"timing"`
 	Log            logConfig       `koanf:"log" yaml:"log"`
@@ -102,6 +103,11 @@ type channelConfig struct {
 	History historyConfig `koanf:"history" yaml:"history"`
 }
 
+type objectConfig struct {
+	Pattern string `koanf:"pattern" yaml:"pattern"`
+	Guard   string `koanf:"guard" yaml:"guard"`
+}
+
 // historyConfig keeps nothing if the size is zero.
 type historyConfig struct {
 	Size      int           `koanf:"size" yaml:"size"`
@@ -144,6 +150,7 @@ type limitsConfig struct {
 	PresenceBytes          int `koanf:"presence_bytes" yaml:"presence_bytes"`
 	StateBytes             int `koanf:"state_bytes" yaml:"state_bytes"`
 	PublishBatch           int `koanf:"publish_batch" yaml:"publish_batch"`
+	ObjectWaits            int `koanf:"object_waits" yaml:"object_waits"`
 }
 
 type timingConfig struct {
@@ -173,7 +180,7 @@ func defaults() config {
 		Limits: limitsConfig{
 			Connections: 250_000, AcceptsPerSecond: 1000, AcceptBurst: 2000, FrameBytes: 256 << 10, FramesPerSecond: 64, FrameBurst: 256,
 			ChannelsPerConnection: 64, Channels: 10_000, QueueMessages: 1024, QueueBytes: 1 << 20, DroppedFrames: 32,
-			PresenceBytes: 1024, StateBytes: 1024, PublishBatch: 1000,
+			PresenceBytes: 1024, StateBytes: 1024, PublishBatch: 1000, ObjectWaits: 10_000,
 		},
 		Timing: timingConfig{
 			PresenceGrace: 10 * time.Second, PresenceTTL: time.Minute, HeartbeatInterval: 15 * time.Second, PingInterval: 25 * time.Second,
@@ -344,6 +351,14 @@ func (c *config) check() error {
 		}
 		if err := ch.History.check(); err != nil {
 			return configError("channels[%d] %q: %v", i, ch.Pattern, err)
+		}
+	}
+	for i, o := range c.Objects {
+		if o.Pattern == "" {
+			return configError("objects[%d]: pattern is missing", i)
+		}
+		if strings.TrimSpace(o.Guard) == "" {
+			return configError("objects[%d] %q: guard is missing; want public, readonly or an expression", i, o.Pattern)
 		}
 	}
 	return nil

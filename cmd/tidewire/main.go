@@ -46,6 +46,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the server."`
 	Sub     subCmd     `cmd:"" help:"Print what comes on a channel, one JSON line each."`
 	Pub     pubCmd     `cmd:"" help:"Publish to a channel."`
+	Object  objectCmd  `cmd:"" help:"Use a durable object: its channels and its log."`
 	Bench   benchCmd   `cmd:"" help:"Measure a server under load."`
 	Token   tokenCmd   `cmd:"" help:"Make a token for development."`
 	Version versionCmd `cmd:"" help:"Print the version, the commit and the protocol."`

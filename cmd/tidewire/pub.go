@@ -33,10 +33,17 @@ type pubCmd struct {
 	Replace string `help:"The key that the message replaces, on channels with the policy latest." placeholder:"KEY"`
 }
 
-// publisher publishes one message and returns its id.
-type publisher func(ctx context.Context, data json.RawMessage) (id string, err error)
+// pubLine is what pub prints of a message: its position is there on a channel with history.
+type pubLine struct {
+	ID     string `json:"id"`
+	Offset uint64 `json:"offset,omitempty"`
+	Epoch  string `json:"epoch,omitempty"`
+}
 
-// Run publishes and prints the id of each message.
+// publisher publishes one message.
+type publisher func(ctx context.Context, data json.RawMessage) (pubLine, error)
+
+// Run publishes and prints the id of each message, and where it is kept.
 func (c *pubCmd) Run(ctx context.Context, p *program) error {
 	c.resolve(p)
 	if c.Key == "" {
@@ -69,11 +76,11 @@ func (c *pubCmd) all(ctx context.Context, p *program, publish publisher) error {
 	one := func(data []byte) error {
 		ctx, cancel := context.WithTimeout(ctx, pubTimeout)
 		defer cancel()
-		id, err := publish(ctx, data)
+		line, err := publish(ctx, data)
 		if err != nil {
 			return err
 		}
-		return printLine(p, map[string]string{"id": id})
+		return printLine(p, line)
 	}
 	if c.Data != "-" {
 		return one([]byte(c.Data))
@@ -103,9 +110,9 @@ func (c *pubCmd) overSocket(ctx context.Context, p *program) error {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- conn.Run(running) }()
-	err = c.all(ctx, p, func(ctx context.Context, data json.RawMessage) (string, error) {
+	err = c.all(ctx, p, func(ctx context.Context, data json.RawMessage) (pubLine, error) {
 		done, err := conn.Publish(ctx, c.Channel, data, client.PublishOptions{ID: c.ID, Key: c.Replace})
-		return done.ID, err
+		return pubLine{done.ID, done.Offset, done.Epoch}, err
 	})
 	stop()
 	if ran := <-ended; ran != nil {
@@ -132,7 +139,7 @@ func (c *pubCmd) overHTTP() (publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, data json.RawMessage) (string, error) {
+	return func(ctx context.Context, data json.RawMessage) (pubLine, error) {
 		var body bytes.Buffer
 		e := json.NewEncoder(&body)
 		e.SetEscapeHTML(false)
@@ -141,17 +148,17 @@ func (c *pubCmd) overHTTP() (publisher, error) {
 			ID   string          `json:"id,omitempty"`
 			Key  string          `json:"key,omitempty"`
 		}{data, c.ID, c.Replace}); err != nil {
-			return "", err
+			return pubLine{}, err
 		}
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), &body)
 		if err != nil {
-			return "", err
+			return pubLine{}, err
 		}
 		r.Header.Set("Authorization", "Bearer "+c.Key)
 		r.Header.Set("Content-Type", "application/json")
 		resp, err := httpClient.Do(r)
 		if err != nil {
-			return "", err
+			return pubLine{}, err
 		}
 		defer func() { _ = resp.Body.Close() }()
 		return published(resp)
@@ -159,22 +166,22 @@ func (c *pubCmd) overHTTP() (publisher, error) {
 }
 
 // published reads the answer to a publication.
-func published(resp *http.Response) (string, error) {
+func published(resp *http.Response) (pubLine, error) {
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err != nil {
-		return "", err
+		return pubLine{}, err
 	}
 	var answer struct {
-		ID     string    `json:"id"`
+		pubLine
 		Code   wire.Code `json:"code"`
 		Detail string    `json:"detail"`
 		Fix    string    `json:"fix"`
 	}
 	switch err := json.Unmarshal(raw, &answer); {
 	case err == nil && resp.StatusCode == http.StatusOK:
-		return answer.ID, nil
+		return answer.pubLine, nil
 	case err == nil && answer.Code != "":
-		return "", wire.Errorf(answer.Code, "%s", strings.TrimSpace(answer.Detail+". "+answer.Fix))
+		return pubLine{}, wire.Errorf(answer.Code, "%s", strings.TrimSpace(answer.Detail+". "+answer.Fix))
 	}
-	return "", fmt.Errorf("the server answered %s", resp.Status)
+	return pubLine{}, fmt.Errorf("the server answered %s", resp.Status)
 }

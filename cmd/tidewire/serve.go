@@ -39,7 +39,7 @@ const (
 type serveCmd struct {
 	Config      string `short:"c" help:"The configuration file; without, tidewire.yaml if it is there." placeholder:"FILE"`
 	Addr        string `help:"Where to listen, [HOST]:PORT." placeholder:"ADDR"`
-	Dev         bool   `help:"Let everybody do everything on every channel that the configuration does not declare. Not for production."`
+	Dev         bool   `help:"Let everybody do everything on every channel and object that the configuration does not declare. Not for production."`
 	PrintConfig bool   `help:"Print the configuration that results, without secrets, and exit."`
 }
 
@@ -133,7 +133,7 @@ func newServer(cfg config, dev bool, logger *slog.Logger) (*server, error) {
 		return nil, err
 	}
 	s.node = node
-	if err := declare(node, cfg.Channels, dev); err != nil {
+	if err := declare(node, cfg, dev); err != nil {
 		return nil, err
 	}
 	if cfg.TLS.Cert != "" {
@@ -212,13 +212,13 @@ func (n named) Verify(ctx context.Context, token string) (auth.Identity, error) 
 	return id, err
 }
 
-// declare declares the channels, and in development all others.
-func declare(node *tidewire.Node, channels []channelConfig, dev bool) error {
+// declare declares the channels and the objects, and in development all others.
+func declare(node *tidewire.Node, cfg config, dev bool) error {
 	env, err := guardEnv()
 	if err != nil {
 		return fmt.Errorf("guards: %w", err)
 	}
-	for i, c := range channels {
+	for i, c := range cfg.Channels {
 		guard, err := newGuard(env, c.Pattern, c.Guard)
 		if err != nil {
 			return configError("channels[%d] %q: guard: %v", i, c.Pattern, err)
@@ -227,14 +227,27 @@ func declare(node *tidewire.Node, channels []channelConfig, dev bool) error {
 			return configError("channels[%d]: %s", i, wire.AsError(err).Message)
 		}
 	}
+	for i, c := range cfg.Objects {
+		guard, err := newGuard(env, c.Pattern, c.Guard)
+		if err != nil {
+			return configError("objects[%d] %q: guard: %v", i, c.Pattern, err)
+		}
+		if err := node.Object(c.Pattern, tidewire.ObjectOptions{Guard: guard}); err != nil {
+			return configError("objects[%d]: %s", i, wire.AsError(err).Message)
+		}
+	}
 	if !dev {
 		return nil
 	}
 	err = node.Channel("**", tidewire.ChannelOptions{Guard: tidewire.Public, Presence: true})
-	if err != nil && len(channels) > 0 { // ** is declared
-		return nil
+	if err != nil && len(cfg.Channels) == 0 { // otherwise ** is declared
+		return err
 	}
-	return err
+	err = node.Object("**", tidewire.ObjectOptions{Guard: tidewire.Public})
+	if err != nil && len(cfg.Objects) == 0 {
+		return err
+	}
+	return nil
 }
 
 // warnEnv names variables that look like ours and set nothing. A file's unknown key is an error; a variable may belong to another program.
@@ -254,7 +267,7 @@ func (s *server) warnEnv(p *program) {
 // warn says what an operator may not have meant.
 func (s *server) warn(dev bool) {
 	if dev {
-		s.log.Warn("DEVELOPMENT MODE (--dev): anybody may connect without a credential and do everything on every channel; never use it in production")
+		s.log.Warn("DEVELOPMENT MODE (--dev): anybody may connect without a credential and do everything on every channel and object; never use it in production")
 	}
 	if !s.open {
 		s.log.Warn("no client can connect: the configuration has no auth. Start with --dev to try things out, or write auth.jwt, auth.api_keys or auth.anonymous into tidewire.yaml; see docs/configuration.md")

@@ -286,7 +286,7 @@ func TestS30_StopDrainsAndClientsComeBackToTheNextServer(t *testing.T) {
 	addr := strings.TrimPrefix(first.url, "http://")
 	var live atomic.Int32
 	c := connect(t, first.url, "")
-	if _, err := c.Subscribe("a", client.SubscribeOptions{Presence: &client.Presence{Data: "me"}, OnSubscribed: func() { live.Add(1) }}); err != nil {
+	if _, err := c.Subscribe("a", client.SubscribeOptions{Presence: &client.Presence{Data: "me"}, OnSubscribed: func(client.Subscribed) { live.Add(1) }}); err != nil {
 		t.Fatal(err)
 	}
 	others := make([]func(), 8) // one of them has a late slot

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/tidewire/tidewire/client"
@@ -13,10 +14,13 @@ import (
 type subCmd struct {
 	remote
 
-	Channel  string `arg:"" help:"The channel."`
-	Presence bool   `help:"Print the roster after each change, and states."`
-	Join     string `help:"Be in the roster, with this JSON as data." placeholder:"JSON"`
-	Count    int    `short:"n" help:"End after so many messages." placeholder:"N"`
+	Channel  string  `arg:"" help:"The channel."`
+	Presence bool    `help:"Print the roster after each change, and states."`
+	Join     string  `help:"Be in the roster, with this JSON as data." placeholder:"JSON"`
+	Count    int     `short:"n" help:"End after so many messages." placeholder:"N"`
+	Last     int     `help:"Print the newest messages of the channel's history first, at most so many." placeholder:"N"`
+	Since    *uint64 `help:"Print what follows this offset in the channel's history first." placeholder:"OFFSET"`
+	Epoch    string  `help:"The epoch of --since: without it, any." placeholder:"EPOCH"`
 }
 
 // subLine is what sub prints of anything but a roster.
@@ -27,9 +31,24 @@ type subLine struct {
 	Key     string          `json:"key,omitempty"`
 	From    *wire.From      `json:"from,omitempty"`
 	Count   uint64          `json:"count,omitempty"`
+	Offset  uint64          `json:"offset,omitempty"`
+	Epoch   string          `json:"epoch,omitempty"`
 	Member  string          `json:"member,omitempty"`
 	Session string          `json:"session,omitempty"`
 	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// lostLine is what sub prints where messages of a channel with history may be missing: the count is zero if it is not known.
+type lostLine struct {
+	Type    string   `json:"type"`
+	Channel string   `json:"channel"`
+	Lost    lostPart `json:"lost"`
+}
+
+type lostPart struct {
+	Count uint64          `json:"count"`
+	From  client.Position `json:"from"`
+	To    client.Position `json:"to"`
 }
 
 // rosterLine is what sub prints of a roster.
@@ -80,14 +99,18 @@ func (c *subCmd) options(p *program, cancel context.CancelCauseFunc) (client.Sub
 		}
 	}
 	opts := client.SubscribeOptions{
+		Last: c.Last,
 		OnMessage: func(m client.Message) {
 			if over() {
 				return
 			}
-			print(subLine{Type: wire.TypeMessage, Channel: m.Channel, ID: m.ID, Key: m.Key, From: m.From, Data: m.Data})
+			print(subLine{Type: wire.TypeMessage, Channel: m.Channel, ID: m.ID, Key: m.Key, From: m.From, Offset: m.Offset, Epoch: m.Epoch, Data: m.Data})
 			if seen++; over() {
 				cancel(&stopped{})
 			}
+		},
+		OnLost: func(l client.Lost) {
+			print(lostLine{Type: "lost", Channel: c.Channel, Lost: lostPart(l)})
 		},
 		OnSkipped: func(n uint64) { print(subLine{Type: wire.TypeSkipped, Channel: c.Channel, Count: n}) },
 		OnRefused: func(e *wire.Error) {
@@ -95,6 +118,16 @@ func (c *subCmd) options(p *program, cancel context.CancelCauseFunc) (client.Sub
 				cancel(&stopped{e})
 			}
 		},
+	}
+	switch {
+	case c.Last < 0:
+		return opts, &usageError{errors.New("--last must not be negative")}
+	case c.Last > 0 && c.Since != nil:
+		return opts, &usageError{errors.New("--last and --since: want one of them")}
+	case c.Epoch != "" && c.Since == nil:
+		return opts, &usageError{errors.New("--epoch is of --since")}
+	case c.Since != nil:
+		opts.Since = &client.Position{Offset: *c.Since, Epoch: c.Epoch}
 	}
 	if c.Join != "" {
 		if !json.Valid([]byte(c.Join)) {

@@ -24,13 +24,18 @@ export const codes = [
   'INTERNAL', // a fault of its own
   'FRAME_RATE_LIMIT', // more frames were sent than it takes
   'HANDSHAKE_INVALID', // the request is not an upgrade that it takes
+  'HISTORY_DISABLED', // the channel keeps no history
+  'HISTORY_UNAVAILABLE', // the history could not be read or written now
   // The server's over HTTP alone.
+  'HISTORY_GAP', // the history does not hold what was asked for
+  'QUERY_INVALID', // a parameter of the address is not what the path takes
   'API_KEY_REQUIRED', // the API key is missing or wrong
   'NOT_FOUND', // there is nothing at this path
   'METHOD_NOT_ALLOWED', // the path does not take this method
   'BODY_INVALID', // the body is not what the path takes
   'BODY_TOO_LARGE', // the body is too large
   'CONFIG_INVALID', // the configuration is wrong: it does not start
+  'HANDLE_UNKNOWN', // the object has no such subscription, or no longer
   // The server's, and made by this package too.
   'CHANNEL_INVALID', // the channel name, or a parameter of it, is not allowed
   'DATA_INVALID', // the data is missing, malformed or too deep; made here: it has no JSON form, or the message id is in use

@@ -45,9 +45,14 @@ func Run(t *testing.T, open func(t *testing.T, now func() time.Time) stream.Stor
 		{"expiry", expiry},
 		{"idempotent append", idempotent},
 		{"P18 idempotent append from many", idempotentConcurrent},
+		{"expired stays away", expiredStaysAway},
+		{"at most MaxKeys keys", maxKeys},
 		{"reset", reset},
+		{"reset while watched", resetWatched},
 		{"watch", watch},
 		{"watch, stop while appending", watchStop},
+		{"names and keys are bytes", exactNames},
+		{"P16 own appends are read", readOwn},
 		{"P16 concurrent appends, watchers and followers", concurrent},
 		{"follow", follow},
 		{"follow past a trim", followTrimmed},
@@ -239,6 +244,69 @@ func idempotent(t *testing.T, s stream.Store, clock *Clock) {
 	}
 }
 
+// expiredStaysAway: an append that retains for longer brings nothing back.
+func expiredStaysAway(t *testing.T, s stream.Store, clock *Clock) {
+	must[stream.Appended](t)(s.Append(t.Context(), "a", nil, stream.AppendOptions{Retain: stream.Retention{Age: time.Second}}))
+	clock.Add(time.Minute)
+	add(t, s, "a", "2")
+	same(t, must[stream.Head](t)(s.Head(t.Context(), "a")).First, uint64(2))
+}
+
+// maxKeys: a log remembers its newest MaxKeys keys, each of them, and no more.
+func maxKeys(t *testing.T, s stream.Store, _ *Clock) {
+	key := func(k string) stream.Appended {
+		t.Helper()
+		return must[stream.Appended](t)(s.Append(t.Context(), "a", nil, stream.AppendOptions{Key: k, Retain: stream.Retention{Count: 10}}))
+	}
+	key("first")
+	var wg sync.WaitGroup
+	for g := range 100 {
+		wg.Go(func() {
+			for i := g; i < stream.MaxKeys-1; i += 100 {
+				if _, err := s.Append(t.Context(), "a", nil, stream.AppendOptions{Key: fmt.Sprint(i), Retain: stream.Retention{Count: 10}}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if a := key("first"); !a.Duplicate || a.Offset != 1 {
+		t.Errorf("the oldest of %d keys: %+v", stream.MaxKeys, a)
+	}
+	key("last")
+	if a := key("first"); a.Duplicate {
+		t.Errorf("the oldest of %d keys: %+v", stream.MaxKeys+1, a)
+	}
+	if a := key("last"); !a.Duplicate {
+		t.Errorf("the newest key: %+v", a)
+	}
+}
+
+// resetWatched: the epoch of before does not come back when the watchers go.
+func resetWatched(t *testing.T, s stream.Store, _ *Clock) {
+	ctx := t.Context()
+	seen := map[string]bool{}
+	for range 3 {
+		stop, err := s.Watch("a", func(string, stream.Entry) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := must[stream.Appended](t)(s.Append(ctx, "a", nil, stream.AppendOptions{}))
+		if seen[a.Epoch] || a.Offset != 1 {
+			t.Fatalf("appended at %+v after %v", a, seen)
+		}
+		seen[a.Epoch] = true
+		if err := s.Reset(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		h := must[stream.Head](t)(s.Head(ctx, "a"))
+		stop()
+		if again := must[stream.Head](t)(s.Head(ctx, "a")); seen[h.Epoch] || again != h {
+			t.Fatalf("reset to %+v, and then at %+v", h, again)
+		}
+	}
+}
+
 func idempotentConcurrent(t *testing.T, s stream.Store, _ *Clock) {
 	var wg sync.WaitGroup
 	var offsets sync.Map
@@ -343,6 +411,60 @@ func watchStop(t *testing.T, s stream.Store, _ *Clock) {
 	}
 	cancel()
 	wg.Wait()
+}
+
+// exactNames: no two names, and no two keys, are the same for a store that thinks of them as text.
+func exactNames(t *testing.T, s stream.Store, _ *Clock) {
+	names := []string{"a", "A", "a ", " a", "a\x00", "a\x00b", "\x00", "\xff", "\xfe", "\xef\xbf\xbd", "\u00e9", "e\u0301", "%", "_", "'", "''", "1", "01", "1.0", "NULL"}
+	for i, n := range names {
+		for k, key := range names[:i+1] {
+			a := must[stream.Appended](t)(s.Append(t.Context(), n, []byte(n+key), stream.AppendOptions{Key: key}))
+			if a.Duplicate || a.Offset != uint64(k)+1 {
+				t.Fatalf("%q with the key %q: %+v", n, key, a)
+			}
+		}
+	}
+	for i, n := range names {
+		p := must[stream.Page](t)(s.Read(t.Context(), n, stream.Position{}, len(names)))
+		if len(p.Entries) != i+1 || string(p.Entries[i].Data) != n+n {
+			t.Fatalf("%q has %q", n, texts(p.Entries))
+		}
+	}
+}
+
+// readOwn: a read sees what was appended before, also while others append; and what it sees is what the watchers saw.
+func readOwn(t *testing.T, s stream.Store, _ *Clock) {
+	ctx := t.Context()
+	watched := map[uint64]stream.Entry{}
+	stop, err := s.Watch("a", func(_ string, e stream.Entry) { watched[e.Offset] = e })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 30 {
+				data := fmt.Sprint(g, i)
+				a, err := s.Append(ctx, "a", []byte(data), stream.AppendOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				p, err := s.Read(ctx, "a", stream.Position{Offset: a.Offset - 1, Epoch: a.Epoch}, 1)
+				if err != nil || len(p.Entries) != 1 || string(p.Entries[0].Data) != data || p.Head.Offset < a.Offset {
+					t.Errorf("appended %q at %+v, read %q, %+v, %v", data, a, texts(p.Entries), p.Head, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	for _, e := range must[stream.Page](t)(s.Read(ctx, "a", stream.Position{}, 1000)).Entries {
+		if w := watched[e.Offset]; string(w.Data) != string(e.Data) || !w.Time.Equal(e.Time) {
+			t.Errorf("read %+v, watched %+v", e, w)
+		}
+	}
+	same(t, len(watched), 240)
 }
 
 // concurrent: many append at once; everybody sees the same order, without gaps, and each publisher's own order in it.
@@ -554,6 +676,8 @@ func model(t *testing.T, s stream.Store, clock *Clock) {
 		l := logs[name]
 		switch op := rng.IntN(20); {
 		case op < 9:
+			cut(l, l.retain) // what has expired stays away, although this append may retain for longer
+			cut(l, l.retain)
 			data := []byte(strings.Repeat("x", rng.IntN(8)))
 			opts := stream.AppendOptions{Retain: stream.Retention{Count: rng.IntN(12), Bytes: int64(rng.IntN(60)), Age: time.Duration(rng.IntN(30)) * time.Second}}
 			if rng.IntN(2) == 0 {

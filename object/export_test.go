@@ -1,0 +1,4 @@
+package object
+
+// HostOf returns the host of an event.
+func HostOf(e *Event) *Host { return e.host }

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package sqlite_test
+
+func killed() bool { return false }
