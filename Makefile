@@ -69,12 +69,13 @@ fuzz:
 	$(GO) test ./wire -run '^$$' -fuzz FuzzDecode -fuzztime $(FUZZTIME)
 	$(GO) test ./wire -run '^$$' -fuzz FuzzEnvelope -fuzztime $(FUZZTIME)
 	$(GO) test ./ackbus -run '^$$' -fuzz FuzzMessage -fuzztime $(FUZZTIME)
+	$(GO) test ./object -run '^$$' -fuzz FuzzNamesAndTexts -fuzztime $(FUZZTIME)
 	$(GO) test ./auth -run '^$$' -fuzz FuzzToken -fuzztime $(FUZZTIME)
 	$(GO) test ./cmd/tidewire -run '^$$' -fuzz FuzzConfig -fuzztime $(FUZZTIME)
 
 # The tests that take minutes: churn of a million connections, thousands of stalled readers.
 long:
-	TIDEWIRE_TEST_LONG=1 $(GO) test -timeout 60m ./hub .
+	TIDEWIRE_TEST_LONG=1 $(GO) test -timeout 60m ./hub ./object .
 
 bench:
 	cd bench && $(GO) run .

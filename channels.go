@@ -148,17 +148,22 @@ func (n *Node) Channel(pattern string, opts ChannelOptions) error {
 	default:
 		return wire.Errorf(wire.CodeConfigInvalid, "channel %q: unknown policy %q", pattern, opts.Policy)
 	}
-	n.rules.mu.Lock()
-	defer n.rules.mu.Unlock()
-	for _, r := range n.rules.rules {
-		if r.pattern == pattern {
-			return wire.Errorf(wire.CodeConfigInvalid, "channel %q is declared twice", pattern)
+	return n.declare(&n.rules, "channel", &rule{pattern, segments, opts})
+}
+
+// declare adds a declaration.
+func (n *Node) declare(rs *ruleSet, what string, d *rule) error {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, r := range rs.rules {
+		if r.pattern == d.pattern {
+			return wire.Errorf(wire.CodeConfigInvalid, "%s %q is declared twice", what, d.pattern)
 		}
-		if covers(r.segments, segments) {
-			n.log.Warn("a channel declaration never counts: an earlier one matches all that it matches", "pattern", pattern, "earlier", r.pattern)
+		if covers(r.segments, d.segments) {
+			n.log.Warn("a declaration of a "+what+" never counts: an earlier one matches all that it matches", "pattern", d.pattern, "earlier", r.pattern)
 		}
 	}
-	n.rules.rules = append(n.rules.rules, &rule{pattern, segments, opts})
+	rs.rules = append(rs.rules, d)
 	return nil
 }
 
@@ -255,12 +260,17 @@ func (r *rule) match(channel string) (map[string]string, bool) {
 
 // allow asks the guard of a channel. The error is an [*wire.Error]: TOPIC_FORBIDDEN for a denial, something else for a failure to decide.
 func (n *Node) allow(ctx context.Context, actor Actor, channel string, actions ...Action) (*rule, error) {
-	r, params := n.rules.match(channel)
+	return n.ask(ctx, &n.rules, "channel", actor, channel, actions...)
+}
+
+// ask asks the guard of what has a name.
+func (n *Node) ask(ctx context.Context, rs *ruleSet, what string, actor Actor, channel string, actions ...Action) (*rule, error) {
+	r, params := rs.match(channel)
 	if r == nil {
-		return nil, wire.Errorf(wire.CodeTopicForbidden, "no declaration allows this channel")
+		return nil, wire.Errorf(wire.CodeTopicForbidden, "no declaration allows this %s", what)
 	}
 	if r.opts.Guard == nil {
-		return nil, wire.Errorf(wire.CodeTopicForbidden, "the channel is not open to clients")
+		return nil, wire.Errorf(wire.CodeTopicForbidden, "the %s is not open to clients", what)
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.opts.CommandTimeout)
 	defer cancel()
@@ -272,11 +282,11 @@ func (n *Node) allow(ctx context.Context, actor Actor, channel string, actions .
 			return nil, wire.Errorf(wire.CodeTopicForbidden, "the guard does not allow %s", action)
 		case errors.Is(err, context.DeadlineExceeded):
 			n.stats.guardFailures.Add(1)
-			n.log.Warn("guard timed out", "channel", channel, "action", action)
+			n.log.Warn("guard timed out", what, channel, "action", action)
 			return nil, &wire.Error{Code: wire.CodeTimeout, Message: "the guard did not answer in time", Retry: retryLater, Err: err}
 		default:
 			n.stats.guardFailures.Add(1)
-			n.log.Error("guard failed", "channel", channel, "action", action, "error", err)
+			n.log.Error("guard failed", what, channel, "action", action, "error", err)
 			return nil, &wire.Error{Code: wire.CodeGuardFailed, Message: "the guard could not decide", Retry: retryLater, Err: err}
 		}
 	}

@@ -50,19 +50,7 @@ func (n *Node) Object(pattern string, opts ObjectOptions) error {
 	if err != nil {
 		return &wire.Error{Code: wire.CodeConfigInvalid, Message: err.Error()}
 	}
-	rs := &n.objects.rules
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	for _, r := range rs.rules {
-		if r.pattern == pattern {
-			return wire.Errorf(wire.CodeConfigInvalid, "object %q is declared twice", pattern)
-		}
-		if covers(r.segments, segments) {
-			n.log.Warn("an object declaration never counts: an earlier one matches all that it matches", "pattern", pattern, "earlier", r.pattern)
-		}
-	}
-	rs.rules = append(rs.rules, &rule{pattern, segments, ChannelOptions{Guard: opts.Guard}})
-	return nil
+	return n.declare(&n.objects.rules, "object", &rule{pattern, segments, ChannelOptions{Guard: opts.Guard}})
 }
 
 // Objects returns the host of the node's objects, for the application's own events.
@@ -176,31 +164,10 @@ func (n *Node) objectCaller(r *http.Request, id string, action Action) (caller, 
 	return caller{actor: grant.Actor.ID, expires: grant.ExpiresAt}, nil
 }
 
-// allowObject asks the guard of an object, as [Node.allow] does that of a channel.
+// allowObject asks the guard of an object.
 func (n *Node) allowObject(ctx context.Context, actor Actor, id string, action Action) error {
-	r, params := n.objects.rules.match(id)
-	if r == nil {
-		return wire.Errorf(wire.CodeTopicForbidden, "no declaration allows this object")
-	}
-	if r.opts.Guard == nil {
-		return wire.Errorf(wire.CodeTopicForbidden, "the object is not open to clients")
-	}
-	ctx, cancel := context.WithTimeout(ctx, n.opts.CommandTimeout)
-	defer cancel()
-	switch err := r.opts.Guard(ctx, Access{Actor: actor, Action: action, Channel: id, Params: params}); {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrDenied):
-		return wire.Errorf(wire.CodeTopicForbidden, "the guard does not allow %s", action)
-	case errors.Is(err, context.DeadlineExceeded):
-		n.stats.guardFailures.Add(1)
-		n.log.Warn("guard timed out", "object", id, "action", action)
-		return &wire.Error{Code: wire.CodeTimeout, Message: "the guard did not answer in time", Retry: retryLater, Err: err}
-	default:
-		n.stats.guardFailures.Add(1)
-		n.log.Error("guard failed", "object", id, "action", action, "error", err)
-		return &wire.Error{Code: wire.CodeGuardFailed, Message: "the guard could not decide", Retry: retryLater, Err: err}
-	}
+	_, err := n.ask(ctx, &n.objects.rules, "object", actor, id, action)
+	return err
 }
 
 // objectError makes what a client may see of an error of package object or of the store.

@@ -90,6 +90,7 @@ func newServer(t *testing.T, config string) *server {
 func (s *server) start() {
 	s.t.Helper()
 	s.cmd = exec.Command(binary, "serve", "-c", s.conf)
+	s.cmd.Dir = filepath.Dir(s.conf)
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
 		s.t.Fatal(err)

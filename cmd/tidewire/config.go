@@ -20,6 +20,7 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 
 	"github.com/tidewire/tidewire"
+	"github.com/tidewire/tidewire/object"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -56,6 +57,7 @@ type config struct {
 	BackendKeys    []keyConfig     `koanf:"backend_keys" yaml:"backend_keys"`
 	Channels       []channelConfig `koanf:"channels" yaml:"channels"`
 	Objects        []objectConfig  `koanf:"objects" yaml:"objects"`
+	Streams        streamsConfig   `koanf:"streams" yaml:"streams"`
 	Limits         limitsConfig    `koanf:"limits" yaml:"limits"`
 	Timing         timingConfig    `koanf:"timing" yaml:"timing"`
 	Log            logConfig       `koanf:"log" yaml:"log"`
@@ -134,6 +136,12 @@ func (h historyConfig) check() error {
 	return nil
 }
 
+// streamsConfig says where the histories of channels and the logs of objects are kept: memory, or sqlite:FILE.
+type streamsConfig struct {
+	Channels string `koanf:"channels" yaml:"channels"`
+	Objects  string `koanf:"objects" yaml:"objects"`
+}
+
 type limitsConfig struct {
 	Connections            int `koanf:"connections" yaml:"connections"`
 	AcceptsPerSecond       int `koanf:"accepts_per_second" yaml:"accepts_per_second"`
@@ -164,6 +172,7 @@ type timingConfig struct {
 	IdleTimeout         time.Duration `koanf:"idle_timeout" yaml:"idle_timeout"`
 	CommandTimeout      time.Duration `koanf:"command_timeout" yaml:"command_timeout"`
 	AckTimeout          time.Duration `koanf:"ack_timeout" yaml:"ack_timeout"`
+	ObjectEvent         time.Duration `koanf:"object_event" yaml:"object_event"`
 	ReauthorizeInterval time.Duration `koanf:"reauthorize_interval" yaml:"reauthorize_interval"`
 	DrainWindow         time.Duration `koanf:"drain_window" yaml:"drain_window"`
 	HeaderTimeout       time.Duration `koanf:"header_timeout" yaml:"header_timeout"`
@@ -176,7 +185,8 @@ type logConfig struct {
 
 func defaults() config {
 	return config{
-		Addr: ":8080",
+		Addr:    ":8080",
+		Streams: streamsConfig{Channels: "memory", Objects: "sqlite:tidewire-objects.db"},
 		Limits: limitsConfig{
 			Connections: 250_000, AcceptsPerSecond: 1000, AcceptBurst: 2000, FrameBytes: 256 << 10, FramesPerSecond: 64, FrameBurst: 256,
 			ChannelsPerConnection: 64, Channels: 10_000, QueueMessages: 1024, QueueBytes: 1 << 20, DroppedFrames: 32,
@@ -185,7 +195,7 @@ func defaults() config {
 		Timing: timingConfig{
 			PresenceGrace: 10 * time.Second, PresenceTTL: time.Minute, HeartbeatInterval: 15 * time.Second, PingInterval: 25 * time.Second,
 			PongTimeout: time.Minute, WriteTimeout: 10 * time.Second, HelloTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-			CommandTimeout: 30 * time.Second, AckTimeout: 5 * time.Second, ReauthorizeInterval: 30 * time.Second, DrainWindow: 5 * time.Second, HeaderTimeout: 5 * time.Second,
+			CommandTimeout: 30 * time.Second, AckTimeout: 5 * time.Second, ObjectEvent: 30 * time.Second, ReauthorizeInterval: 30 * time.Second, DrainWindow: 5 * time.Second, HeaderTimeout: 5 * time.Second,
 		},
 		Log: logConfig{Level: "info", Format: "text"},
 	}
@@ -352,6 +362,14 @@ func (c *config) check() error {
 		if err := ch.History.check(); err != nil {
 			return configError("channels[%d] %q: %v", i, ch.Pattern, err)
 		}
+	}
+	for at, store := range map[string]string{"streams.channels": c.Streams.Channels, "streams.objects": c.Streams.Objects} {
+		if file, ok := strings.CutPrefix(store, "sqlite:"); store != "memory" && (!ok || file == "") {
+			return configError("%s is %q, want memory or sqlite:FILE", at, store)
+		}
+	}
+	if c.Timing.ObjectEvent > object.MaxEventTimeout {
+		return configError("timing.object_event is %v, want at most %v", c.Timing.ObjectEvent, object.MaxEventTimeout)
 	}
 	for i, o := range c.Objects {
 		if o.Pattern == "" {

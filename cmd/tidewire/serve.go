@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidewire/tidewire"
 	"github.com/tidewire/tidewire/auth"
+	"github.com/tidewire/tidewire/object"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -53,7 +54,18 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 	if !c.PrintConfig {
 		cfg.Limits.Connections = raiseFileLimit(logger, cfg.Limits.Connections)
 	}
-	s, err := newServer(cfg, c.Dev, logger)
+	kept := &streams{} // the configuration is checked without opening anything
+	if !c.PrintConfig {
+		if kept, err = openStreams(cfg.Streams, logger); err != nil {
+			return err
+		}
+		defer func() {
+			if cerr := kept.close(); cerr != nil {
+				logger.Error("a store was not closed well", "error", cerr)
+			}
+		}()
+	}
+	s, err := newServer(cfg, c.Dev, kept, logger)
 	if err != nil {
 		return err
 	}
@@ -114,6 +126,7 @@ func newLogger(c logConfig, w io.Writer) *slog.Logger {
 type server struct {
 	cfg       config
 	log       *slog.Logger
+	streams   *streams
 	node      *tidewire.Node
 	jwt       *auth.JWT // nil without
 	tls       *tls.Config
@@ -121,10 +134,16 @@ type server struct {
 	anonymous bool
 }
 
-func newServer(cfg config, dev bool, logger *slog.Logger) (*server, error) {
-	s := &server{cfg: cfg, log: logger, anonymous: cfg.Auth.Anonymous || dev}
+func newServer(cfg config, dev bool, kept *streams, logger *slog.Logger) (*server, error) {
+	s := &server{cfg: cfg, log: logger, streams: kept, anonymous: cfg.Auth.Anonymous || dev}
 	opts := cfg.nodeOptions()
 	opts.Logger = logger
+	opts.Streams = kept.channels
+	host, err := object.NewHost(object.Options{Log: kept.objects, EventTimeout: cfg.Timing.ObjectEvent})
+	if err != nil {
+		return nil, configError("objects: %v", err)
+	}
+	opts.Objects = host
 	if err := s.authentication(&opts); err != nil {
 		return nil, err
 	}
@@ -313,6 +332,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 			cancel(fmt.Errorf("serve: %w", err))
 		}
 	})
+	work.Go(func() { s.streams.sweep(ctx, s.log) })
 	work.Go(func() { s.sayReady(ctx, stdout, scheme+"://"+listener.Addr().String()) })
 
 	runErr := s.node.Run(ctx) // HTTP goes on while it drains: probes see it

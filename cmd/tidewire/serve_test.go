@@ -412,6 +412,7 @@ func TestServe_Signals(t *testing.T) {
 			config := file(t, "tidewire.yaml", "timing: {drain_window: "+window+"}\n")
 			cmd := exec.Command(os.Args[0], "serve", "--dev", "--addr", "127.0.0.1:0", "-c", config)
 			cmd.Env = []string{asMain + "=1"}
+			cmd.Dir = t.TempDir()
 			var logs buffer
 			cmd.Stderr = &logs
 			stdout, err := cmd.StdoutPipe()
