@@ -35,7 +35,7 @@ var rules = map[string][]string{
 	"ws":                {"hub", "auth", "internal/backoff", "internal/budget"},
 	"client":            {"wire", "presence", "internal/backoff"},
 	"":                  {"hub", "ws", "wire", "presence", "auth", "internal/budget", "stream", "object"},
-	"demo":              {"", "auth"},
+	"demo":              {"", "auth", "stream"},
 }
 
 // pure packages stay on the standard library.

@@ -1,7 +1,7 @@
 // Package demo is the program that `tidewire demo` runs: one page, a shared room with live cursors, a roster, reactions and a feed, on a node of its own.
 //
 // Everybody who opens the page is a guest with a token that it fetches and renews by itself, so that the demo goes the way an application would. The key that signs tokens lives in a
-// folder for temporary files, so a page survives a restart of the server.
+// folder for temporary files, and so do the rooms' histories, so a page survives a restart of the server.
 package demo
 
 import (
@@ -25,6 +25,7 @@ import (
 
 	"github.com/tidewire/tidewire"
 	"github.com/tidewire/tidewire/auth"
+	"github.com/tidewire/tidewire/stream"
 )
 
 // dist is built from web by `make web`.
@@ -42,8 +43,10 @@ const (
 type Options struct {
 	// Addr is where it listens. Zero means localhost:8080, or the next free port.
 	Addr string
-	// Dir keeps the signing key. Zero means a folder for temporary files.
+	// Dir keeps the signing key. Zero means [DefaultDir].
 	Dir string
+	// Streams keeps the rooms' histories. Nil means memory.
+	Streams stream.Store
 	// Stdout gets the address and what to try. Nil means nothing.
 	Stdout io.Writer
 	// Logger receives diagnostics. Nil means [slog.Default].
@@ -62,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	key := "demo-" + hex.EncodeToString(secret[:8])
-	node, err := newNode(secret, key, o.Logger)
+	node, err := newNode(secret, key, o)
 	if err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func listen(addr string) (net.Listener, error) {
 	return nil, err
 }
 
-func newNode(secret []byte, key string, logger *slog.Logger) (*tidewire.Node, error) {
+func newNode(secret []byte, key string, o Options) (*tidewire.Node, error) {
 	jwt, err := auth.NewJWT(auth.JWTOptions{Secret: secret})
 	if err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
@@ -147,12 +150,19 @@ func newNode(secret []byte, key string, logger *slog.Logger) (*tidewire.Node, er
 		Backend:        auth.NewAPIKeys(map[string]auth.Identity{key: {Subject: "terminal"}}),
 		DrainWindow:    time.Second,
 		Build:          buildID(),
-		Logger:         logger,
+		Logger:         o.Logger,
+		Streams:        o.Streams,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return node, node.Channel("demo.{room}", tidewire.ChannelOptions{Guard: tidewire.Public, Presence: true})
+	// The pages measure the way to the server on channels of their own, which need no history.
+	if err := node.Channel("demo.echo-*", tidewire.ChannelOptions{Guard: tidewire.Public}); err != nil {
+		return nil, err
+	}
+	return node, node.Channel("demo.{room}", tidewire.ChannelOptions{
+		Guard: tidewire.Public, Presence: true, History: &tidewire.History{Size: 200, TTL: 7 * 24 * time.Hour},
+	})
 }
 
 // buildID names the page that this server serves.
@@ -215,10 +225,15 @@ func guestToken(secret []byte, guest string, life time.Duration) (string, error)
 	return auth.Sign(secret, auth.Identity{Subject: guest, ExpiresAt: time.Now().Add(life)})
 }
 
+// DefaultDir is the folder for temporary files of this user's demo.
+func DefaultDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("tidewire-demo-%d", os.Getuid()))
+}
+
 // signingKey reads the key, or makes it.
 func signingKey(dir string) ([]byte, error) {
 	if dir == "" {
-		dir = filepath.Join(os.TempDir(), fmt.Sprintf("tidewire-demo-%d", os.Getuid()))
+		dir = DefaultDir()
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("demo: %w", err)

@@ -39,23 +39,23 @@ export class Feed {
     this.#repeat = undefined
   }
 
-  /** Something that happened. The same again and again is one entry with a count. */
-  event(author: Author | undefined, text: string, glyph?: GlyphName): void {
+  /** Something that happened, now if `at` does not say when. The same again and again is one entry with a count. */
+  event(author: Author | undefined, text: string, glyph?: GlyphName, at?: number): void {
     const key = `${author?.name} ${text} ${glyph}`
     if (this.#repeat?.key === key) {
       write(this.#repeat.count, `× ${++this.#repeat.times}`)
       return
     }
     const count = make('span', 'count')
-    this.#append(entry('event', author, text, ...(glyph ? [' ', drawGlyph(glyph, `with a ${glyph}`)] : []), count))
+    this.#append(entry('event', author, text, ...(glyph ? [' ', drawGlyph(glyph, `with a ${glyph}`)] : []), count), at)
     this.#repeat = { key, count, times: 1 }
   }
 
   /** Something that someone said. */
-  said(author: Author, text: string, id: string): void {
+  said(author: Author, text: string, id: string, at?: number): void {
     const mine = this.#mine.get(id)
     if (mine) this.fate(id, 'sent')
-    else this.#append(entry('said', author, text))
+    else this.#append(entry('said', author, text), at)
   }
 
   /** Something said in this window that is on its way. */
@@ -75,10 +75,10 @@ export class Feed {
     this.#mine.delete(id)
   }
 
-  #append(element: HTMLElement): void {
+  #append(element: HTMLElement, at?: number): void {
     const list = this.#list
     this.#repeat = undefined
-    const time = new Date().toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })
+    const time = timeOf(at === undefined ? new Date() : new Date(at))
     if (time !== this.#lastTime) list.append(make('li', 'when', time))
     this.#lastTime = time
     list.append(element)
@@ -89,6 +89,12 @@ export class Feed {
   #follow(): void {
     if (this.#follows) this.#list.scrollTop = this.#list.scrollHeight
   }
+}
+
+/** The time of day, with the day if it was not today. */
+function timeOf(date: Date): string {
+  const day = date.toDateString() === new Date().toDateString() ? {} : ({ day: 'numeric', month: 'short' } as const)
+  return date.toLocaleTimeString([], { ...day, hour: '2-digit', minute: '2-digit' })
 }
 
 function entry(kind: 'event' | 'said', author: Author | undefined, text: string, ...more: readonly (Node | string)[]): HTMLElement {

@@ -13,9 +13,18 @@ export interface Spot {
   readonly typing?: boolean
 }
 
-export type RoomMessage =
-  | { readonly kind: 'say'; readonly text: string }
-  | { readonly kind: 'react'; readonly glyph: GlyphName; readonly x: number; readonly y: number }
+/** Who sent a message, and when, by their own word: in the history they outlive their sender's visit. */
+interface Signed {
+  readonly name?: string
+  /** Milliseconds since 1970. */
+  readonly at?: number
+}
+
+export type RoomMessage = Signed &
+  (
+    | { readonly kind: 'say'; readonly text: string }
+    | { readonly kind: 'react'; readonly glyph: GlyphName; readonly x: number; readonly y: number }
+  )
 
 export const roomChannel = defineChannel('demo.{room}').types<{ message: RoomMessage; presence: Profile; state: Spot }>()
 
@@ -39,16 +48,22 @@ export function readMessage(data: unknown): RoomMessage | undefined {
   switch (member(data, 'kind')) {
     case 'say': {
       const said = text(member(data, 'text'), MAX_TEXT)
-      return said ? { kind: 'say', text: said } : undefined
+      return said ? { kind: 'say', text: said, ...readSigned(data) } : undefined
     }
     case 'react': {
       const glyph = member(data, 'glyph')
       if (!isGlyphName(glyph)) return undefined
-      return { kind: 'react', glyph, x: part(member(data, 'x')) ?? 0.5, y: part(member(data, 'y')) ?? 0.5 }
+      return { kind: 'react', glyph, x: part(member(data, 'x')) ?? 0.5, y: part(member(data, 'y')) ?? 0.5, ...readSigned(data) }
     }
     default:
       return undefined
   }
+}
+
+function readSigned(data: unknown): Signed {
+  const name = readName(data)
+  const at = member(data, 'at')
+  return { ...(name && { name }), ...(typeof at === 'number' && at > 0 && at <= Date.now() + 60_000 && { at }) }
 }
 
 /** Text on one line, of at most so many characters. */

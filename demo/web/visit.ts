@@ -8,6 +8,12 @@ import type { Pointer } from './pointer.js'
 import { readMessage, readSpot, roomChannel, type RoomMessage, type Spot } from './room.js'
 import type { Roster } from './roster.js'
 
+/** So many of the room's last messages are shown to who enters. */
+const LAST = 100
+
+/** A reaction that is older, as one from the history, is told in the feed and not shown again. */
+const FRESH_MS = 5000
+
 type Carries = typeof roomChannel extends { carries?: infer T } ? NonNullable<T> : never
 
 /** What a visit shows itself on. */
@@ -48,7 +54,8 @@ export class Visit {
     this.#views = views
     const { signal } = this.#leaving
     this.#channel = client.channel(roomChannel, { room })
-    this.#channel.on('message', ({ id, data, from }) => this.#take(id, data, from?.actor), { signal })
+    this.#channel.on('message', ({ id, data, from }) => this.#take(id, data, from?.actor), { signal, last: LAST })
+    this.#channel.on('lost', () => views.feed.event(undefined, LOST), { signal })
     this.#channel.on('skipped', ({ count }) => views.skipped(count), { signal })
     this.#presence = this.#channel.presence({ data: { name }, signal })
     const stop = this.#presence.subscribe(() => {
@@ -86,14 +93,14 @@ export class Visit {
     const { x, y } = this.#views.pointer
     // Without a connection a reaction is of no use later: it is not kept.
     if (this.#channel.status.getSnapshot().kind !== 'live') return
-    this.#channel.publish({ kind: 'react', glyph, x, y }).catch(() => {})
+    this.#channel.publish({ kind: 'react', glyph, x, y, ...this.#signature() }).catch(() => {})
   }
 
   say(text: string): void {
     const { feed } = this.#views
     const id = `${this.#session ?? this.#guest}-${Date.now().toString(36)}-${++this.#messages}`
     feed.saying(this.#author(this.#guest), text, id)
-    this.#channel.publish({ kind: 'say', text }, { id }).catch((error: unknown) => {
+    this.#channel.publish({ kind: 'say', text, ...this.#signature() }, { id }).catch((error: unknown) => {
       const code = error instanceof TidewireError ? error.code : ''
       feed.fate(id, code === 'CONNECTION_LOST' || code === 'ANSWER_TIMEOUT' ? 'unknown' : 'failed')
     })
@@ -104,10 +111,14 @@ export class Visit {
     return state.kind === 'connected' ? state.session : undefined
   }
 
-  #author(actor: string | undefined): Author {
+  #signature(): { readonly name: string; readonly at: number } {
+    return { name: this.#name, at: Date.now() }
+  }
+
+  #author(actor: string | undefined, signed?: string): Author {
     if (actor === undefined) return { name: 'The server', hue: 200 }
     if (actor === this.#guest) return { name: this.#name, hue: hueOf(actor) }
-    return { name: this.#people.get(actor)?.name ?? actor, hue: hueOf(actor) }
+    return { name: this.#people.get(actor)?.name ?? signed ?? actor, hue: hueOf(actor) }
   }
 
   #take(id: string, data: RoomMessage, actor: string | undefined): void {
@@ -115,11 +126,11 @@ export class Visit {
     const message = readMessage(data)
     switch (message?.kind) {
       case 'say':
-        this.#views.feed.said(this.#author(actor), message.text, id)
+        this.#views.feed.said(this.#author(actor, message.name), message.text, id, message.at)
         return
       case 'react':
-        this.#views.burst(message.glyph, message.x, message.y)
-        this.#views.feed.event(this.#author(actor), 'reacted', message.glyph)
+        if (message.at === undefined || Date.now() - message.at < FRESH_MS) this.#views.burst(message.glyph, message.x, message.y)
+        this.#views.feed.event(this.#author(actor, message.name), 'reacted', message.glyph, message.at)
         return
       case undefined:
         return
@@ -164,6 +175,8 @@ export class Visit {
     cursors.update(entries)
   }
 }
+
+const LOST = 'kept no longer what was missed meanwhile.'
 
 function greeting(people: number): string {
   return people === 1 ? 'You are the first one here.' : `You joined ${people - 1} ${people === 2 ? 'other' : 'others'}.`
