@@ -543,6 +543,37 @@ func TestB14_P49_Acks(t *testing.T) {
 	a.wantRefused("HISTORY_DISABLED")
 }
 
+// B14: a live subscription may begin to acknowledge, and goes on where it is.
+func TestB14_BeginsToAcknowledge(t *testing.T) {
+	t.Parallel()
+	s := startLog(t, tidewire.Options{}, tidewire.History{AckWindow: 2}, "")
+	a := s.connect()
+	a.subscribe("1", "log.a")
+	s.publish("log.a", 1)
+	a.wantNumbers(1, 1)
+	a.send(`{"type":"subscribe","sid":"1","channel":"log.a","ack":true}`)
+	if m := a.want("subscribed"); *m.Offset != 1 || m.Recovered != nil {
+		t.Fatalf("%+v", m)
+	}
+	for i := 2; i <= 5; i++ {
+		s.publish("log.a", i)
+	}
+	a.wantNumbers(2, 3)
+	a.send(`{"type":"ack","channel":"log.a","offset":3}`)
+	a.wantNumbers(4, 5)
+	a.send(`{"type":"subscribe","sid":"1","channel":"log.a"}`, `{"type":"ack","channel":"log.a","offset":5}`) // a beat changes nothing
+	a.want("subscribed")
+	s.publish("log.a", 6)
+	a.wantNumbers(6, 6)
+	acks, err := s.Acks(t.Context(), "log.a")
+	if err != nil || len(acks.Subscribers) != 1 || acks.Lowest != 5 {
+		t.Fatalf("%+v, %v", acks, err)
+	}
+	a.subscribe("2", "open.b")
+	a.send(`{"type":"subscribe","sid":"2","channel":"open.b","ack":true}`)
+	a.wantRefused("HISTORY_DISABLED")
+}
+
 // B14: with the policy disconnect, late acknowledgement ends the connection as a full queue would.
 func TestB14_DisconnectPolicy(t *testing.T) {
 	t.Parallel()

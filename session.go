@@ -46,6 +46,7 @@ type subscription struct {
 	live   bool
 	log    *history // of a channel with history
 	epoch  string   // of the position that the client was told
+	acks   bool     // it acknowledges
 	room   *room    // set while it gets the roster
 	joined bool     // in the roster
 	snapAt time.Time
@@ -362,9 +363,13 @@ func (s *session) place(ctx context.Context, sub *subscription, c wire.Command, 
 	if err != nil {
 		return s.node.historyError(sub.channel, err)
 	}
+	if p, live := s.conn.Position(sub.channel); live && c.Since == nil { // it only begins to acknowledge
+		at = stream.Position{Offset: p.Offset, Epoch: sub.epoch}
+	}
 	sub.epoch = at.Epoch
+	sub.acks = sub.acks || c.Ack
 	o := hub.LogOptions{Offset: at.Offset}
-	if c.Ack {
+	if sub.acks {
 		o.Window = rule.opts.History.AckWindow
 	}
 	if err := s.conn.JoinLog(sub.channel, mask, s.subscribed(sub, at, recovered), o); err != nil {
@@ -396,7 +401,9 @@ func (s *session) repeat(sub *subscription, c wire.Command) error {
 	}
 	var at stream.Position
 	switch {
-	case sub.log != nil && c.Since != nil:
+	case sub.log == nil && c.Ack:
+		return wire.Errorf(wire.CodeHistoryDisabled, "the channel keeps no history")
+	case sub.log != nil && (c.Since != nil || c.Ack && !sub.acks):
 		if err := s.replace(sub, c); err != nil {
 			return err
 		}

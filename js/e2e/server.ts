@@ -1,34 +1,39 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHmac } from 'node:crypto'
-import { mkdtempSync, readFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { inject } from 'vitest'
 
-/** The demo on a port of its own. A server that is started again has the same port and the same key. */
+/** The demo, or a server with a configuration, on a port of its own. A server that is started again has the same port and the same key. */
 export class DemoServer {
   readonly url: string
   readonly #port: number
   readonly #folder: string
+  readonly #args: readonly string[]
   #process: ChildProcess | undefined
   #output = ''
 
-  private constructor(port: number) {
+  private constructor(port: number, config: string | undefined) {
     this.#port = port
     this.url = `http://127.0.0.1:${port}`
     this.#folder = mkdtempSync(join(inject('folder'), 'demo-'))
+    const address = ['--addr', `127.0.0.1:${port}`]
+    const file = join(this.#folder, 'tidewire.yaml')
+    if (config !== undefined) writeFileSync(file, config)
+    this.#args = config === undefined ? ['demo', ...address, '--dir', this.#folder] : ['serve', ...address, '-c', file]
   }
 
-  static async start(): Promise<DemoServer> {
-    const server = new DemoServer(await freePort())
+  /** Without a configuration it is the demo. */
+  static async start(config?: string): Promise<DemoServer> {
+    const server = new DemoServer(await freePort(), config)
     await server.start()
     return server
   }
 
   async start(): Promise<void> {
-    const args = ['demo', '--addr', `127.0.0.1:${this.#port}`, '--dir', this.#folder]
-    const child = spawn(inject('binary'), args, { stdio: ['ignore', 'pipe', 'pipe'] })
+    const child = spawn(inject('binary'), this.#args, { stdio: ['ignore', 'pipe', 'pipe'] })
     this.#process = child
     for (const stream of [child.stdout, child.stderr]) stream?.on('data', (data: Buffer) => (this.#output += data.toString()))
     await until(`the server's start; it said: ${this.#output}`, async () => {

@@ -1,6 +1,7 @@
 // Bundles the entries. tsc writes the declarations beside them.
 import { rmSync } from 'node:fs'
 import { build } from 'esbuild'
+import { mangle } from './mangle.mjs'
 
 rmSync('dist', { recursive: true, force: true })
 await build({
@@ -11,6 +12,8 @@ await build({
   format: 'esm',
   target: 'es2022',
   external: ['react'],
+  ...mangle,
+  minifySyntax: true,
   sourcemap: true,
   logLevel: 'warning',
 })

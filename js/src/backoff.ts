@@ -10,31 +10,24 @@ export interface BackoffOptions {
  * Full jitter: a delay drawn evenly from 0 to the bound, which doubles with each failure. When a node
  * dies its clients must not come back at once, and an even spread is the flattest load.
  */
-export class Backoff {
-  readonly #minMs: number
-  readonly maxMs: number
-  readonly #random: () => number
-  #failures = 0
+export function createBackoff(random: () => number, { minMs = 250, maxMs = 4000 }: BackoffOptions = {}) {
+  const self = {
+    _maxMs: maxMs,
+    /** Failures since the last reset. */
+    _failures: 0,
 
-  constructor(random: () => number, options: BackoffOptions = {}) {
-    this.#minMs = options.minMs ?? 250
-    this.maxMs = options.maxMs ?? 4000
-    this.#random = random
-  }
+    /** Counts one failure and returns the delay after it, in milliseconds. */
+    _next(): number {
+      // 2 ** 30 is far above any bound and still exact.
+      const bound = Math.min(maxMs, minMs * 2 ** Math.min(self._failures++, 30))
+      return Math.round(random() * bound)
+    },
 
-  /** Failures since the last reset. */
-  get failures(): number {
-    return this.#failures
+    _reset(): void {
+      self._failures = 0
+    },
   }
-
-  /** Counts one failure and returns the delay after it, in milliseconds. */
-  next(): number {
-    // 2 ** 30 is far above any bound and still exact.
-    const bound = Math.min(this.maxMs, this.#minMs * 2 ** Math.min(this.#failures++, 30))
-    return Math.round(this.#random() * bound)
-  }
-
-  reset(): void {
-    this.#failures = 0
-  }
+  return self
 }
+
+export type Backoff = ReturnType<typeof createBackoff>

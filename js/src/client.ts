@@ -1,10 +1,9 @@
 import type { BackoffOptions } from './backoff.js'
-import { type Channel, SharedChannel } from './channel.js'
-import { Connection, type ConnectionHandler, type WebSocketLike } from './connection.js'
-import type { ServerFrame } from './frames.js'
+import { type Channel, createSharedChannel, type SharedChannel } from './channel.js'
+import { createConnection, type WebSocketLike } from './connection.js'
 import type { Link } from './link.js'
 import { type ChannelDefinition, channelName, type ChannelTypes, type ParamNames, type Params } from './names.js'
-import { Publisher } from './publisher.js'
+import { createPublisher } from './publisher.js'
 import type { ConnectionState } from './state.js'
 import type { Observable } from './store.js'
 import type { Token } from './token.js'
@@ -49,81 +48,62 @@ export interface Client {
 
 /** Makes a client. It opens nothing until it is used, so that it may be made where there is no WebSocket, as when rendering on a server. */
 export function createClient(options: ClientOptions): Client {
-  return new TidewireClient(options)
-}
+  // Weakly, so that a page that visits many channels does not keep them all; `active` holds those in use.
+  const channels = new Map<string, WeakRef<SharedChannel>>()
+  const active = new Map<string, SharedChannel>()
+  let lastSid = 0
 
-class TidewireClient implements Client, ConnectionHandler {
-  readonly connection: Observable<ConnectionState>
-  readonly #link: Link
-  // Weakly, so that a page that visits many channels does not keep them all; #active holds those in use.
-  readonly #channels = new Map<string, WeakRef<SharedChannel>>()
-  readonly #collected = new FinalizationRegistry<string>((name) => {
-    if (!this.#channels.get(name)?.deref()) this.#channels.delete(name)
-  })
-  readonly #active = new Map<string, SharedChannel>()
-
-  constructor(options: ClientOptions) {
-    const connection = new Connection({ random: Math.random, queueSize: 256, ...options }, this)
-    let lastSid = 0
-    this.connection = connection.state
-    this.#link = {
-      connection,
-      publisher: new Publisher(connection),
-      stateIntervalMs: options.stateIntervalMs ?? 33,
-      nextSid: () => String(++lastSid),
-    }
+  const connection = createConnection(
+    { random: Math.random, queueSize: 256, ...options },
+    {
+      _ready(session) {
+        publisher._ready(session)
+        for (const channel of [...active.values()]) channel._ready()
+      },
+      _take(frame) {
+        if (frame.type === 'published' && (frame.epoch || !frame.offset)) publisher._done(frame)
+        else if (frame.type === 'refused' && frame.re === 'publish') publisher._refused(frame)
+        else if ('channel' in frame) active.get(frame.channel as string)?._take(frame)
+      },
+      _beat() {
+        for (const channel of active.values()) channel._beat()
+      },
+      _lost() {
+        publisher._lost()
+        for (const channel of [...active.values()]) channel._lost()
+      },
+      _busy: () => active.size > 0 || publisher._busy(),
+    },
+  )
+  const publisher = createPublisher(connection)
+  const link: Link = {
+    _connection: connection,
+    _publisher: publisher,
+    _stateIntervalMs: options.stateIntervalMs ?? 33,
+    _nextSid: () => String(++lastSid),
   }
 
-  channel(channel: ChannelDefinition | string, params?: Readonly<Record<string, string | number>>) {
-    const name = channelName(typeof channel === 'string' ? channel : channel.pattern, params)
-    let shared = this.#channels.get(name)?.deref()
-    if (!shared) {
-      shared = new SharedChannel(name, this.#link, (channel, active) => this.#setActive(channel, active))
-      this.#channels.set(name, new WeakRef(shared))
-      this.#collected.register(shared, name)
-    }
-    // The types of what a channel carries are the caller's word.
-    return shared as never
+  function open(name: string): SharedChannel {
+    const channel = createSharedChannel(name, link, (inUse) => {
+      if (inUse) {
+        active.set(name, channel)
+        connection._need()
+      } else active.delete(name)
+    })
+    // Those that nobody has any more.
+    for (const [other, reference] of channels) if (!reference.deref()) channels.delete(other)
+    channels.set(name, new WeakRef(channel))
+    return channel
   }
 
-  connect(): void {
-    this.#link.connection.connect()
-  }
-
-  close(): void {
-    this.#link.connection.close()
-  }
-
-  #setActive(channel: SharedChannel, active: boolean): void {
-    if (active) {
-      this.#active.set(channel.name, channel)
-      this.#link.connection.need()
-    } else this.#active.delete(channel.name)
-  }
-
-  // What the connection tells.
-
-  ready(): void {
-    for (const channel of [...this.#active.values()]) channel.ready()
-  }
-
-  frame(frame: ServerFrame): void {
-    const { publisher } = this.#link
-    if (frame.type === 'published') publisher.published(frame.id)
-    else if (frame.type === 'refused' && frame.re === 'publish') publisher.refused(frame)
-    else if ('channel' in frame && frame.channel !== undefined) this.#active.get(frame.channel)?.take(frame)
-  }
-
-  beat(): void {
-    for (const channel of this.#active.values()) channel.beat()
-  }
-
-  lost(): void {
-    this.#link.publisher.lost()
-    for (const channel of [...this.#active.values()]) channel.lost()
-  }
-
-  needed(): boolean {
-    return this.#active.size > 0 || this.#link.publisher.busy
+  return {
+    connection: connection._state,
+    channel(channel: ChannelDefinition | string, params?: Readonly<Record<string, string | number>>) {
+      const name = channelName(typeof channel === 'string' ? channel : channel.pattern, params)
+      // The types of what a channel carries are the caller's word.
+      return (channels.get(name)?.deref() ?? open(name)) as never
+    },
+    connect: connection._connect,
+    close: connection._close,
   }
 }

@@ -12,20 +12,16 @@ export interface ErrorDetails {
 
 /** The one error type of this package: a refusal by the server, or a failure found here. Switch on `code`. */
 export class TidewireError extends Error {
-  override readonly name = 'TidewireError'
+  declare readonly name: 'TidewireError'
   /** Stable. See {@link Code}; a newer server may send a code that is not in the table. */
-  readonly code: Code | (string & {})
+  declare readonly code: Code | (string & {})
   /** What went wrong, for people; never parse it. May be empty. */
-  override readonly cause: string
-  readonly fix: string | undefined
-  readonly retryAfterMs: number | undefined
+  declare readonly cause: string
+  declare readonly fix: string | undefined
+  declare readonly retryAfterMs: number | undefined
 
-  constructor(code: Code | (string & {}), details: ErrorDetails = {}) {
-    const { cause = '' } = details
+  constructor(code: Code | (string & {}), { cause = '', fix, retryAfterMs }: ErrorDetails = {}) {
     super(cause ? `${code}: ${cause}` : code)
-    this.code = code
-    this.cause = cause
-    this.fix = details.fix
-    this.retryAfterMs = details.retryAfterMs
+    Object.assign(this, { name: 'TidewireError', code, cause, fix, retryAfterMs })
   }
 }

@@ -3,22 +3,38 @@
 export const PROTOCOL = 1
 export const SUBPROTOCOL = 'tidewire.1'
 
-/** What a subscription asks about the roster. Absent: nothing. */
+/** What a subscription asks about the roster. Absent: nothing. A member that is undefined is not sent. */
 export interface PresenceRequest {
   readonly data?: unknown
   readonly observe?: true
   /** Asks for a snapshot again. */
-  readonly resync?: true
+  readonly resync?: true | undefined
+}
+
+/** A position in the history of a channel. Offsets can be compared within one epoch only. */
+export interface Position {
+  readonly offset: number
+  readonly epoch: string
 }
 
 export type ClientFrame =
-  | { readonly type: 'hello'; readonly protocol: number; readonly client: string; readonly build?: string }
-  | { readonly type: 'subscribe'; readonly sid: string; readonly channel: string; readonly presence?: PresenceRequest }
+  | { readonly type: 'hello'; readonly protocol: number; readonly client: string; readonly build?: string | undefined }
+  | SubscribeFrame
   | { readonly type: 'unsubscribe'; readonly sid: string }
-  | { readonly type: 'publish'; readonly channel: string; readonly data: unknown; readonly id: string; readonly key?: string; readonly echo?: boolean }
+  | { readonly type: 'ack'; readonly channel: string; readonly offset: number }
   | { readonly type: 'presence'; readonly channel: string; readonly data: unknown }
   | { readonly type: 'state'; readonly channel: string; readonly data: unknown }
   | { readonly type: 'auth'; readonly token: string }
+
+/** A member that is undefined is not sent. */
+export interface SubscribeFrame {
+  readonly type: 'subscribe'
+  readonly sid: string
+  readonly channel: string
+  readonly presence?: PresenceRequest | undefined
+  readonly since?: Position | { readonly last: number } | undefined
+  readonly ack?: true | undefined
+}
 
 /** What the server takes, announced by `welcome`. */
 export interface Limits {
@@ -94,6 +110,27 @@ export interface MessageFrame {
   readonly data: unknown
   readonly from?: { readonly actor?: string; readonly session: string }
   readonly key?: string
+  readonly offset?: number
+}
+
+export interface SubscribedFrame {
+  readonly type: 'subscribed'
+  readonly sid: string
+  readonly channel: string
+  /** With `epoch`, on a channel with history: where the subscription is. */
+  readonly offset?: number
+  readonly epoch?: string
+  /** The answer to a `since` with a position: whether what follows that one comes. */
+  readonly recovered?: boolean
+}
+
+/** The answer to a publish; or, without `epoch`, the note in the place of a message that was not echoed. */
+export interface PublishedFrame {
+  readonly type: 'published'
+  readonly id: string
+  readonly channel?: string
+  readonly offset?: number
+  readonly epoch?: string
 }
 
 export interface RefusedFrame {
@@ -127,8 +164,8 @@ export type ServerFrame =
   | RefusedFrame
   | UnsubscribedFrame
   | { readonly type: 'authenticated'; readonly expiresInMs?: number }
-  | { readonly type: 'subscribed'; readonly sid: string; readonly channel: string }
-  | { readonly type: 'published'; readonly id: string }
+  | SubscribedFrame
+  | PublishedFrame
   | { readonly type: 'skipped'; readonly channel: string; readonly count: number }
   | { readonly type: 'reconnect'; readonly afterMs: number }
   | { readonly type: 'update-available'; readonly build: string }
@@ -139,6 +176,6 @@ export function decode(text: unknown): ServerFrame | undefined {
     const frame = JSON.parse(text as string) as ServerFrame | null
     return typeof frame?.type === 'string' ? frame : undefined
   } catch {
-    return undefined
+    return
   }
 }

@@ -1,3 +1,5 @@
+import { createTimer } from './timer.js'
+
 /** Milliseconds that a server has to answer when the connection is in doubt. */
 const PROBE_MS = 2000
 
@@ -6,85 +8,72 @@ const PROBE_MS = 2000
  * from the server are its end. Timers alone prove nothing: a machine that slept or a throttled tab runs them
  * late, with the server's answers still unread. So a late beat asks again and gives the server a short time.
  */
-export class Heartbeat {
-  readonly #beat: () => void
-  readonly #dead: () => void
-  #intervalMs = 0
-  #due = 0
-  #timer: ReturnType<typeof setTimeout> | undefined
-  #heard = true
-  #heardAt = 0
-  #silentIntervals = 0
-  #probeTimer: ReturnType<typeof setTimeout> | undefined
+export function createHeartbeat(beat: () => void, dead: () => void) {
+  let everyMs = 0
+  let dueAt = 0
+  const timer = createTimer()
+  let heard = true
+  let heardAt = 0
+  let silentIntervals = 0
+  const probeTimer = createTimer()
 
-  constructor(beat: () => void, dead: () => void) {
-    this.#beat = beat
-    this.#dead = dead
-  }
-
-  start(intervalMs: number): void {
-    this.stop()
-    this.#intervalMs = intervalMs
-    this.#silentIntervals = 0
-    this.heard()
-    this.#schedule()
-  }
-
-  stop(): void {
-    clearTimeout(this.#timer)
-    this.#timer = undefined
-    this.#settle()
-  }
-
-  /** Something arrived from the server. */
-  heard(): void {
-    this.#heard = true
-    this.#heardAt = Date.now()
-    this.#settle()
-  }
-
-  /** Beats now and gives the server 2 s, unless it is already being asked. */
-  probe(): void {
-    if (this.#timer !== undefined && this.#probeTimer === undefined) this.#ask(true)
-  }
-
-  /** Probes if nothing has arrived for an interval. */
-  probeIfQuiet(): void {
-    if (Date.now() - this.#heardAt > this.#intervalMs) this.probe()
-  }
-
-  #schedule(): void {
+  function schedule(): void {
     // The wall clock goes on while the machine sleeps; a monotonic one may not.
-    this.#due = Date.now() + this.#intervalMs
-    this.#timer = setTimeout(() => this.#tick(), this.#intervalMs)
+    dueAt = Date.now() + everyMs
+    timer._set(everyMs, tick)
   }
 
-  #tick(): void {
-    const late = Date.now() - this.#due > this.#intervalMs
-    this.#schedule()
+  function tick(): void {
+    const late = Date.now() - dueAt > everyMs
+    schedule()
     if (late) {
-      this.probe()
+      self._probe()
       return
     }
-    this.#silentIntervals = this.#heard ? 0 : this.#silentIntervals + 1
-    this.#heard = false
-    if (this.#silentIntervals >= 2) this.#dead()
-    else this.#beat()
+    silentIntervals = heard ? 0 : silentIntervals + 1
+    heard = false
+    if (silentIntervals >= 2) dead()
+    else beat()
   }
 
-  #ask(again: boolean): void {
+  function ask(again: boolean): void {
     const due = Date.now() + PROBE_MS
-    this.#probeTimer = setTimeout(() => {
+    probeTimer._set(PROBE_MS, () => {
       // Fired late: the answer may be waiting behind this timer. Ask once more, and only once,
       // for in a throttled tab every timer is late.
-      if (again && Date.now() - due > PROBE_MS) this.#ask(false)
-      else this.#dead()
-    }, PROBE_MS)
-    this.#beat()
+      if (again && Date.now() - due > PROBE_MS) ask(false)
+      else dead()
+    })
+    beat()
   }
 
-  #settle(): void {
-    clearTimeout(this.#probeTimer)
-    this.#probeTimer = undefined
+  const self = {
+    _start(intervalMs: number): void {
+      self._stop()
+      everyMs = intervalMs
+      silentIntervals = 0
+      self._heard()
+      schedule()
+    },
+
+    _stop(): void {
+      timer._clear()
+      probeTimer._clear()
+    },
+
+    /** Something arrived from the server. */
+    _heard(): void {
+      heard = true
+      heardAt = Date.now()
+      probeTimer._clear()
+    },
+
+    /** Beats now and gives the server 2 s, unless it is already being asked; with quiet only if nothing has arrived for an interval. */
+    _probe(quiet = false): void {
+      if (timer._on && !probeTimer._on && (!quiet || Date.now() - heardAt > everyMs)) ask(true)
+    },
   }
+  return self
 }
+
+export type Heartbeat = ReturnType<typeof createHeartbeat>

@@ -1,19 +1,20 @@
+import type { Code } from './codes.js'
 import { TidewireError } from './error.js'
 
 /** JSON of value. Throws DATA_INVALID for what has none: undefined, functions, cycles, bigint. */
 export function encodeJSON(value: unknown): string {
-  let json: string | undefined
   let cause = 'it has no JSON form'
   try {
-    json = JSON.stringify(value)
+    const json = JSON.stringify(value) as string | undefined
+    if (json) return json
   } catch (error) {
     cause = String(error)
   }
-  if (json === undefined) throw new TidewireError('DATA_INVALID', { cause })
-  return json
+  throw new TidewireError('DATA_INVALID', { cause })
 }
 
-/** The length of text in UTF-8. */
-export function byteLength(text: string): number {
-  return new TextEncoder().encode(text).length
+/** Throws code if text has more than limit bytes in UTF-8. */
+export function checkSize(text: string, limit: number, code: Code): void {
+  const bytes = new TextEncoder().encode(text).length
+  if (bytes > limit) throw new TidewireError(code, { cause: `${bytes} bytes, and ${limit} are allowed` })
 }

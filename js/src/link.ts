@@ -3,9 +3,9 @@ import type { Publisher } from './publisher.js'
 
 /** What the channels of a client share. */
 export interface Link {
-  readonly connection: Connection
-  readonly publisher: Publisher
-  readonly stateIntervalMs: number
+  readonly _connection: Connection
+  readonly _publisher: Publisher
+  readonly _stateIntervalMs: number
   /** A subscription id never used before by this client. */
-  nextSid(): string
+  _nextSid(): string
 }

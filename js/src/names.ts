@@ -50,7 +50,7 @@ export function channelName(pattern: string, params: Readonly<Record<string, str
     return value && !value.includes('.') ? value : '?' // which no name has
   })
   if (!NAME.test(name) || name.length > 255) {
-    throw new TidewireError('CHANNEL_INVALID', { cause: `${pattern} ${JSON.stringify(params)} is not a channel name` })
+    throw new TidewireError('CHANNEL_INVALID', { cause: `${pattern} ${JSON.stringify(params)}` })
   }
   return name
 }

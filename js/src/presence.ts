@@ -1,9 +1,10 @@
-import { TidewireError } from './error.js'
+import type { TidewireError } from './error.js'
 import type { PresenceFrame, PresenceRequest, StateFrame } from './frames.js'
-import { byteLength, encodeJSON } from './json.js'
+import { checkSize, encodeJSON } from './json.js'
 import type { Link } from './link.js'
-import { type Member, Roster } from './roster.js'
-import { disposer, Listeners, type ListenOptions, type Observable } from './store.js'
+import { type Member, createRoster } from './roster.js'
+import { disposer, type ListenOptions, type Observable, createStore } from './store.js'
+import { createTimer } from './timer.js'
 
 /**
  * Who is present in a channel. `kind`:
@@ -56,196 +57,178 @@ export interface ObserveOptions extends ListenOptions {
 
 const EMPTY: RosterState = { kind: 'unknown', members: [], total: 0, version: 0 }
 
+/** What a subscription has of its channel: each has what those before it have. */
+export type Mode = typeof OFF | typeof MESSAGES | typeof OBSERVE | typeof JOIN
+export const OFF = 0
+export const MESSAGES = 1
+export const OBSERVE = 2
+export const JOIN = 3
+
 /** The presence of one channel: its roster, and what this session says about itself. Handles share it. */
-export class ChannelPresence implements Observable<RosterState> {
-  readonly #channel: string
-  readonly #link: Link
-  readonly #held: () => void // the number of handles changed
-  readonly #resync: () => void
-  readonly #listeners = new Listeners()
+export function createPresence(channel: string, link: Link, held: () => void, askAgain: () => void) {
+  const { getSnapshot, subscribe, set } = createStore(EMPTY)
+  let roster = createRoster()
+  let known = false // a snapshot has arrived
+  let error: TidewireError | undefined
 
-  #roster = new Roster()
-  #known = false // a snapshot has arrived
-  #error: TidewireError | undefined
-  #snapshot: RosterState | undefined = EMPTY // undefined: to be made
+  let joining = 0
+  let observing = 0
+  let joinedLive = false
+  let data: string | undefined // JSON; what this session wants to say
+  let sentData: string | undefined
+  let state: string | undefined
+  let stateSentAt = -Infinity
+  const stateTimer = createTimer()
 
-  #joined = 0
-  #observing = 0
-  #joinedLive = false
-  #data: string | undefined // JSON; what this session wants to say
-  #sentData: string | undefined
-  #state: string | undefined
-  #stateSentAt = -Infinity
-  #stateTimer: ReturnType<typeof setTimeout> | undefined
-
-  constructor(channel: string, link: Link, held: () => void, resync: () => void) {
-    this.#channel = channel
-    this.#link = link
-    this.#held = held
-    this.#resync = resync
+  /** The last handle that joined is closed: the next one starts with nothing data. */
+  function forget(): void {
+    data = sentData = state = error = undefined
+    stateTimer._clear()
   }
 
-  readonly getSnapshot = (): RosterState => (this.#snapshot ??= this.#make())
-  readonly subscribe = (listener: () => void): (() => void) => this.#listeners.add(listener)
-
-  get mode(): 'join' | 'observe' | undefined {
-    return this.#joined > 0 ? 'join' : this.#observing > 0 ? 'observe' : undefined
-  }
-
-  /** Whether a snapshot is outstanding. */
-  get waiting(): boolean {
-    return this.mode !== undefined && !this.#roster.synced
-  }
-
-  join(options: PresenceOptions): Presence {
-    if (options.data !== undefined) this.#data = this.#encode(options.data, this.#link.connection.limits.presenceBytes)
-    this.#joined++
-    let open = true
-    const close = disposer(() => {
-      open = false
-      if (--this.#joined === 0) this.#forget()
-      this.#held()
-    }, options.signal)
-    this.#held()
-    this.#sendData()
-    return {
-      getSnapshot: this.getSnapshot,
-      subscribe: this.subscribe,
-      update: (data) => {
-        if (!open) return
-        this.#data = this.#encode(data, this.#link.connection.limits.presenceBytes)
-        this.#sendData()
-      },
-      setState: (state) => {
-        if (!open) return
-        this.#state = this.#encode(state, this.#link.connection.limits.stateBytes)
-        this.#stateSoon()
-      },
-      close,
-    }
-  }
-
-  observe(options: ListenOptions): RosterHandle {
-    this.#observing++
-    const close = disposer(() => {
-      this.#observing--
-      this.#held()
-    }, options.signal)
-    this.#held()
-    return { getSnapshot: this.getSnapshot, subscribe: this.subscribe, close }
-  }
-
-  /** The `presence` member of a subscribe frame in mode, which asks for a snapshot again or not; what it says counts as sent. */
-  request(mode: string, again: boolean): PresenceRequest | undefined {
-    const resync = again && ({ resync: true } as const)
-    if (mode === 'observe') return { observe: true, ...resync }
-    if (mode !== 'join') return undefined
-    this.#sentData = this.#data
-    return { ...(this.#data !== undefined && { data: JSON.parse(this.#data) as unknown }), ...resync }
-  }
-
-  /** A subscription begins or ended: the roster will come anew. */
-  reset(): void {
-    this.#joinedLive = false
-    this.#roster.desync()
-    clearTimeout(this.#stateTimer)
-    this.#stateTimer = undefined
-    if (this.mode === undefined) {
-      this.#roster = new Roster()
-      this.#known = false
-    }
-    this.#changed()
-  }
-
-  /** The subscription is live, and with joined this session is in the roster: what changed while it was on its way is sent now. */
-  live(joined: boolean): void {
-    if (joined === this.#joinedLive) return
-    this.#joinedLive = joined
-    if (!joined) return
-    this.#sendData()
-    if (this.#state !== undefined && this.#state !== 'null') this.#stateSoon()
-  }
-
-  take(frame: PresenceFrame | StateFrame): void {
-    if (frame.type === 'state') {
-      if (this.#roster.applyState(frame)) this.#changed()
-      return
-    }
-    if (frame.snapshot) this.#error = undefined
-    const outcome = this.#roster.apply(frame)
-    if (this.#roster.synced) this.#known = true
-    if (outcome === 'gap') this.#resync()
-    if (outcome !== 'same') this.#changed()
-  }
-
-  refused(error: TidewireError): void {
-    if (this.#joinedLive && error.retryAfterMs !== undefined) {
-      // For its rate: the newest goes again, when the queue sends again.
-      this.#sentData = undefined
-      this.#sendData()
-      this.#stateSoon()
-      return
-    }
-    this.#error = error
-    this.#changed()
-  }
-
-  /** The last handle that joined is closed: the next one starts with nothing said. */
-  #forget(): void {
-    this.#data = this.#sentData = this.#state = this.#error = undefined
-    clearTimeout(this.#stateTimer)
-    this.#stateTimer = undefined
-  }
-
-  #sendData(): void {
-    if (!this.#joinedLive || this.#data === undefined || this.#data === this.#sentData) return
-    this.#sentData = this.#data
-    this.#send('presence', this.#data)
+  function sendData(): void {
+    if (!joinedLive || data === undefined || data === sentData) return
+    sentData = data
+    send('presence', data)
   }
 
   /** Sends the newest state now, or when the interval since the last has passed. */
-  #stateSoon(): void {
-    if (!this.#joinedLive || this.#stateTimer !== undefined) return
-    const wait = this.#stateSentAt + this.#link.stateIntervalMs - performance.now()
+  function stateSoon(): void {
+    if (!joinedLive || stateTimer._on) return
+    const wait = stateSentAt + link._stateIntervalMs - performance.now()
     if (wait > 0) {
-      this.#stateTimer = setTimeout(() => {
-        this.#stateTimer = undefined
-        this.#stateSoon()
-      }, wait)
+      stateTimer._set(wait, stateSoon)
       return
     }
-    this.#stateSentAt = performance.now()
-    if (this.#state !== undefined) this.#send('state', this.#state)
+    stateSentAt = performance.now()
+    if (state !== undefined) send('state', state)
   }
 
-  #send(type: 'presence' | 'state', json: string): void {
-    if (this.#error) {
-      this.#error = undefined
-      this.#changed()
+  function send(type: 'presence' | 'state', json: string): void {
+    if (error) {
+      error = undefined
+      changed()
     }
-    this.#link.connection.queue.newest({ type, channel: this.#channel, data: JSON.parse(json) as unknown })
+    link._connection._queue._newest({ type, channel, data: JSON.parse(json) as unknown })
   }
 
-  #encode(value: unknown, limit: number): string {
+  function encode(value: unknown, bytesOf: 'presenceBytes' | 'stateBytes'): string {
     const json = encodeJSON(value)
-    const bytes = byteLength(json)
-    if (bytes > limit) throw new TidewireError('PRESENCE_TOO_BIG', { cause: `${bytes} bytes, and ${limit} are allowed` })
+    checkSize(json, link._connection._queue._limits[bytesOf], 'PRESENCE_TOO_BIG')
     return json
   }
 
-  #make(): RosterState {
-    const roster = this.#roster
-    return {
-      kind: roster.synced ? 'live' : this.#known ? 'stale' : 'unknown',
+  function changed(): void {
+    const { version, total } = roster
+    set({
+      kind: roster._synced ? 'live' : known ? 'stale' : 'unknown',
       members: roster.members(),
-      total: roster.total,
-      version: roster.version,
-      ...(this.#error && { error: this.#error }),
-    }
+      total,
+      version,
+      ...(error && { error }),
+    })
   }
 
-  #changed(): void {
-    this.#snapshot = undefined
-    this.#listeners.emit()
+  const self = {
+    getSnapshot,
+    subscribe,
+
+    get _mode(): Mode {
+      return joining > 0 ? JOIN : observing > 0 ? OBSERVE : OFF
+    },
+
+    /** Whether a snapshot is outstanding. */
+    get _waiting(): boolean {
+      return self._mode !== OFF && !roster._synced
+    },
+
+    /** Opens a handle. One that observes can do what one that joins can, without effect. */
+    _open(options: ObserveOptions | PresenceOptions = {}): Presence {
+      const observes = 'observe' in options
+      let open = !observes
+      if (!observes && options.data !== undefined) data = encode(options.data, 'presenceBytes')
+      if (observes) observing++
+      else joining++
+      const close = disposer(() => {
+        open = false
+        if (observes) observing--
+        else if (--joining === 0) forget()
+        held()
+      }, options.signal)
+      held()
+      sendData()
+      return {
+        getSnapshot,
+        subscribe,
+        update: (value) => {
+          if (!open) return
+          data = encode(value, 'presenceBytes')
+          sendData()
+        },
+        setState: (value) => {
+          if (!open) return
+          state = encode(value, 'stateBytes')
+          stateSoon()
+        },
+        close,
+      }
+    },
+
+    /** The `presence` member of a subscribe frame in mode, which asks for a snapshot again or not; what it says counts as sent. */
+    _request(mode: Mode, again: boolean): PresenceRequest | undefined {
+      const resync = again || undefined
+      if (mode === OBSERVE) return { observe: true, resync }
+      if (mode !== JOIN) return
+      sentData = data
+      return { data: data && (JSON.parse(data) as unknown), resync }
+    },
+
+    /** A subscription begins or ended: the roster will come anew. */
+    _reset(): void {
+      joinedLive = false
+      roster._desync()
+      stateTimer._clear()
+      if (self._mode === OFF) {
+        roster = createRoster()
+        known = false
+      }
+      changed()
+    },
+
+    /** The subscription is live, and with joined this session is in the roster: what changed while it was on its way is sent now. */
+    _live(joined: boolean): void {
+      if (joined === joinedLive) return
+      joinedLive = joined
+      if (!joined) return
+      sendData()
+      if (state !== undefined && state !== 'null') stateSoon()
+    },
+
+    _take(frame: PresenceFrame | StateFrame): void {
+      if (frame.type === 'state') {
+        if (roster._applyState(frame)) changed()
+        return
+      }
+      if (frame.snapshot) error = undefined
+      const outcome = roster._take(frame)
+      if (roster._synced) known = true
+      if (outcome === 'gap') askAgain()
+      if (outcome !== 'same') changed()
+    },
+
+    _refused(refusal: TidewireError): void {
+      if (joinedLive && refusal.retryAfterMs !== undefined) {
+        // For its rate: the newest goes again, when the queue sends again.
+        sentData = undefined
+        sendData()
+        stateSoon()
+        return
+      }
+      error = refusal
+      changed()
+    },
   }
+  return self
 }
+
+export type ChannelPresence = ReturnType<typeof createPresence>

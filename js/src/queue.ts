@@ -1,6 +1,7 @@
 import { TidewireError } from './error.js'
 import { type ClientFrame, DEFAULT_LIMITS, type Limits } from './frames.js'
-import { byteLength } from './json.js'
+import { checkSize } from './json.js'
+import { createTimer } from './timer.js'
 
 /** The part of a WebSocket that the queue needs. */
 export interface Sink {
@@ -8,13 +9,14 @@ export interface Sink {
   send(text: string): void
 }
 
-interface Entry {
-  readonly text: string
+/** A frame that waits. */
+export interface Entry {
+  readonly _text: string
   // Of a frame of which only the newest counts.
   readonly type?: string
   readonly channel?: string
-  readonly sent?: () => void
-  readonly failed?: (error: TidewireError) => void
+  _sent?(): void
+  _failed?(error: TidewireError): void
 }
 
 // Above this many bytes not yet taken by the network, waiting in the bounded queue is better than in the socket's.
@@ -29,140 +31,133 @@ const MARGIN = 0.9
  * first and are dropped with the connection, because the next one makes its own. Messages wait for a
  * connection in a queue of bounded length; when it is full they fail with QUEUE_FULL.
  */
-export class SendQueue {
-  readonly #capacity: number
-  #sink: Sink | undefined
-  #limits = DEFAULT_LIMITS
-  #filling = false
-  #tokens = 0
-  #refilledAt = 0
-  #control: Entry[] = []
-  #messages: Entry[] = []
-  #timer: ReturnType<typeof setTimeout> | undefined
+export function createQueue(capacity: number) {
+  let current: Sink | undefined
+  let filling = false
+  let tokens = 0
+  let refilledAt = 0
+  let control: Entry[] = []
+  let messages: Entry[] = []
+  const timer = createTimer()
 
-  constructor(capacity: number) {
-    this.#capacity = capacity
-  }
-
-  /** Starts to send: first the control frames that fill queues, then the messages that waited. */
-  open(sink: Sink, limits: Limits, fill: () => void): void {
-    this.#sink = sink
-    this.#limits = limits
-    this.#tokens = this.#full() - 1 // the first hello
-    this.#refilledAt = performance.now()
-    this.#filling = true
-    fill()
-    this.#filling = false
-    this.#flush()
-  }
-
-  /** The connection is gone: what the next one makes anew is dropped, messages stay. */
-  lost(): void {
-    this.#sink = undefined
-    this.#control = []
-    this.#messages = this.#messages.filter((entry) => entry.channel === undefined)
-    clearTimeout(this.#timer)
-    this.#timer = undefined
-  }
-
-  /** Fails all messages. */
-  fail(error: TidewireError): void {
-    for (const entry of this.#messages.splice(0)) entry.failed?.(error)
-  }
-
-  /** Queues a control frame. Without a connection it is dropped. */
-  control(frame: ClientFrame): void {
-    if (!this.#sink) return
-    this.#control.push({ text: JSON.stringify(frame) })
-    this.#flush()
-  }
-
-  /** Queues a frame of which only the newest of its type and channel counts: it replaces a waiting one. Without a connection it is dropped. */
-  newest(frame: Extract<ClientFrame, { type: 'presence' | 'state' }>): void {
-    if (!this.#sink) return
-    const { type, channel } = frame
-    const entry = { text: JSON.stringify(frame), type, channel }
-    const index = this.#messages.findIndex((other) => other.type === type && other.channel === channel)
-    if (index >= 0) this.#messages[index] = entry
-    else this.#messages.push(entry)
-    this.#flush()
-  }
-
-  /** Forgets the waiting newest frames of channel. */
-  forget(channel: string): void {
-    this.#messages = this.#messages.filter((entry) => entry.channel !== channel)
-  }
-
-  /** Queues a message. Exactly one of sent and failed is called, unless the returned function takes the message back before. */
-  message(text: string, sent: () => void, failed: (error: TidewireError) => void): () => void {
-    const entry = { text, sent, failed }
-    if (this.#messages.length >= this.#capacity) {
-      failed(new TidewireError('QUEUE_FULL', { retryAfterMs: 1000 }))
-    } else {
-      this.#messages.push(entry)
-      this.#flush()
-    }
-    return () => {
-      this.#messages = this.#messages.filter((other) => other !== entry)
-    }
-  }
-
-  /** Sends nothing for so many milliseconds: the server said that it gets too much. */
-  pause(ms: number): void {
-    if (!this.#sink) return
-    this.#tokens = 0
-    this.#refilledAt = performance.now() + ms
-    this.#later(ms)
-  }
-
-  #flush(): void {
-    while (this.#sink && !this.#filling && this.#timer === undefined) {
-      const lane = this.#control.length > 0 ? this.#control : this.#messages
+  function flush(): void {
+    while (current && !filling && !timer._on) {
+      const lane = control.length > 0 ? control : messages
       const entry = lane[0]
       if (!entry) return
-      const wait = this.#delay(this.#sink)
+      const wait = delay(current)
       if (wait > 0) {
-        this.#later(wait)
+        timer._set(wait, flush)
         return
       }
       lane.shift()
-      this.#send(this.#sink, entry)
+      send(current, entry)
     }
   }
 
-  #send(sink: Sink, entry: Entry): void {
-    const limit = this.#limits.frameBytes
-    // A UTF-16 unit is at most three bytes of UTF-8: most frames need no counting.
-    if (entry.text.length * 3 > limit && byteLength(entry.text) > limit) {
-      entry.failed?.(new TidewireError('FRAME_TOO_BIG', { cause: `a frame has at most ${limit} bytes` }))
+  function send(sink: Sink, entry: Entry): void {
+    try {
+      checkSize(entry._text, self._limits.frameBytes, 'FRAME_TOO_BIG')
+    } catch (error) {
+      entry._failed?.(error as TidewireError)
       return
     }
-    this.#tokens -= 1
-    sink.send(entry.text)
-    entry.sent?.()
+    tokens -= 1
+    sink.send(entry._text)
+    entry._sent?.()
   }
 
   /** Milliseconds until the next frame may go. */
-  #delay(sink: Sink): number {
+  function delay(sink: Sink): number {
     if (sink.bufferedAmount > HIGH_WATER) return HIGH_WATER_PAUSE_MS
-    const rate = (this.#limits.framesPerSecond * MARGIN) / 1000
+    const rate = (self._limits.framesPerSecond * MARGIN) / 1000
     const now = performance.now()
-    if (now > this.#refilledAt) {
-      this.#tokens = Math.min(this.#full(), this.#tokens + (now - this.#refilledAt) * rate)
-      this.#refilledAt = now
+    if (now > refilledAt) {
+      tokens = Math.min(full(), tokens + (now - refilledAt) * rate)
+      refilledAt = now
     }
-    return this.#tokens >= 1 ? 0 : Math.ceil((1 - this.#tokens) / rate)
+    return tokens >= 1 ? 0 : Math.ceil((1 - tokens) / rate)
   }
 
-  #full(): number {
-    return Math.max(1, this.#limits.frameBurst * MARGIN)
+  function full(): number {
+    return Math.max(1, self._limits.frameBurst * MARGIN)
   }
 
-  #later(ms: number): void {
-    clearTimeout(this.#timer)
-    this.#timer = setTimeout(() => {
-      this.#timer = undefined
-      this.#flush()
-    }, ms)
+  const self = {
+    /** What the server takes. */
+    _limits: DEFAULT_LIMITS,
+
+    /** Starts to send: first the control frames that fill queues, then the messages that waited. */
+    _open(sink: Sink, limits: Limits, fill: () => void): void {
+      current = sink
+      self._limits = limits
+      tokens = full() - 1 // the first hello
+      refilledAt = performance.now()
+      filling = true
+      fill()
+      filling = false
+      flush()
+    },
+
+    /** The connection is gone: what the next one makes anew is dropped, messages stay. */
+    _lost(): void {
+      current = undefined
+      control = []
+      messages = messages.filter((entry) => entry.channel === undefined)
+      timer._clear()
+    },
+
+    /** Fails all messages. */
+    _failed(error: TidewireError): void {
+      for (const entry of messages.splice(0)) entry._failed?.(error)
+    },
+
+    /** Queues a control frame. Without a connection it is dropped. */
+    _control(frame: ClientFrame): void {
+      if (!current) return
+      control.push({ _text: JSON.stringify(frame) })
+      flush()
+    },
+
+    /** Queues a frame of which only the newest of its type and channel counts: it replaces a waiting one. Only while there is a connection. */
+    _newest(frame: Extract<ClientFrame, { type: 'presence' | 'state' }>): void {
+      const { type, channel } = frame
+      const index = messages.findIndex((other) => other.type === type && other.channel === channel)
+      messages.splice(index < 0 ? messages.length : index, 1, { _text: JSON.stringify(frame), type, channel })
+      flush()
+    },
+
+    /** Forgets the waiting newest frames of channel. */
+    _forget(channel: string): void {
+      messages = messages.filter((entry) => entry.channel !== channel)
+    },
+
+    /** Queues a message. Exactly one of sent and failed is called, unless it is taken back before. */
+    _message(entry: Entry): void {
+      if (messages.length >= capacity) entry._failed?.(new TidewireError('QUEUE_FULL', { retryAfterMs: 1000 }))
+      else {
+        messages.push(entry)
+        flush()
+      }
+    },
+
+    /** Queues messages again that were sent, before all that wait. There is always room for them. */
+    _again(entries: readonly Entry[]): void {
+      messages = [...new Set([...entries, ...messages])]
+    },
+
+    _takeBack(entry: Entry): void {
+      messages = messages.filter((other) => other !== entry)
+    },
+
+    /** Sends nothing for so many milliseconds: the server said that it gets too much. */
+    _pause(ms: number): void {
+      tokens = 0
+      refilledAt = performance.now() + ms
+      timer._set(ms, flush)
+    },
   }
+  return self
 }
+
+export type SendQueue = ReturnType<typeof createQueue>

@@ -1,6 +1,6 @@
 /** React bindings. Safe in StrictMode: what is mounted twice within a moment holds one subscription. */
 import { createContext, createElement, type ReactNode, useCallback, useContext, useEffect, useRef, useSyncExternalStore } from 'react'
-import type { Channel, ChannelStatus, Message, Skipped } from './channel.js'
+import type { Channel, ChannelStatus, Lost, Message, MessageOptions, Skipped } from './channel.js'
 import type { Client } from './client.js'
 import type { ChannelTypes, TypeOf } from './names.js'
 import type { Presence, RosterState } from './presence.js'
@@ -26,23 +26,28 @@ export function useConnection(): ConnectionState {
   return useSyncExternalStore(connection.subscribe, connection.getSnapshot, connection.getSnapshot)
 }
 
-export interface UseChannelOptions<T extends ChannelTypes> {
+/** `last`, `since` and `ack` are those of {@link Channel.on}, read when it mounts and when the channel changes. */
+export interface UseChannelOptions<T extends ChannelTypes> extends Pick<MessageOptions, 'last' | 'since' | 'ack'> {
   /** Called for each message while mounted. May be another function in each render. */
   readonly onMessage?: (message: Message<TypeOf<T, 'message'>>) => void
   /** Called when messages were dropped because this connection was too slow. */
   readonly onSkipped?: (skipped: Skipped) => void
+  /** Called when messages may be missing that will not come: read the state anew. */
+  readonly onLost?: (lost: Lost) => void
 }
 
 /** Subscribes to channel while mounted and returns whether messages arrive. */
 export function useChannel<T extends ChannelTypes>(channel: Channel<T>, options: UseChannelOptions<T> = {}): ChannelStatus {
   const newest = useNewest(options)
   useEffect(() => {
-    const offMessage = channel.on('message', (message) => newest.current.onMessage?.(message))
-    const offSkipped = channel.on('skipped', (skipped) => newest.current.onSkipped?.(skipped))
-    return () => {
-      offMessage()
-      offSkipped()
-    }
+    const { last, since, ack } = newest.current
+    const unmounted = new AbortController()
+    const { signal } = unmounted
+    // What the callback returns is awaited when it acknowledges.
+    channel.on('message', (message) => newest.current.onMessage?.(message), { signal, ...(last && { last }), ...(since && { since }), ...(ack && { ack }) })
+    channel.on('skipped', (skipped) => newest.current.onSkipped?.(skipped), { signal })
+    channel.on('lost', (lost) => newest.current.onLost?.(lost), { signal })
+    return () => unmounted.abort()
   }, [channel, newest])
   return useSyncExternalStore(channel.status.subscribe, channel.status.getSnapshot, channel.status.getSnapshot)
 }

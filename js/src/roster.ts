@@ -27,126 +27,52 @@ const HELD_STATES = 512
  * Members stand in the order in which they joined, as the server lists them. `version` tells the state
  * exactly: after a snapshot and every diff the members are the server's.
  */
-export class Roster {
-  #members = new Map<string, WireMember>()
-  #states = new Map<string, unknown>()
-  #views = new Map<string, Member>()
-  #held: PresenceFrame[] = []
-  #version = 0
-  #total = 0
-  #synced = false
+export function createRoster() {
+  let byId = new Map<string, WireMember>()
+  let allStates = new Map<string, unknown>()
+  let views = new Map<string, Member>()
+  let heldBack: PresenceFrame[] = []
 
-  get version(): number {
-    return this.#version
-  }
-
-  get total(): number {
-    return this.#total
-  }
-
-  /** Whether the members are the server's at `version`. Otherwise a snapshot is awaited, and they are the last known. */
-  get synced(): boolean {
-    return this.#synced
-  }
-
-  /** Another snapshot will come: diffs are held back until then. */
-  desync(): void {
-    this.#synced = false
-    this.#held = []
-  }
-
-  /** Takes a frame. `gap` means that a version is missing and that a snapshot has to be asked for. */
-  apply(frame: PresenceFrame): 'changed' | 'same' | 'gap' {
-    if (frame.snapshot) {
-      this.#replace(frame.snapshot, frame)
-      const held = this.#held.sort((a, b) => a.version - b.version)
-      this.#held = []
-      for (const diff of held) if (this.apply(diff) === 'gap') return 'gap'
-      return 'changed'
-    }
-    if (!this.#synced) {
-      this.#held.push(frame)
-      if (this.#held.length > HELD_DIFFS) this.#held.shift()
-      return 'same'
-    }
-    if (frame.version <= this.#version) return 'same'
-    if (frame.version > this.#version + 1) {
-      this.desync()
-      this.#held.push(frame)
-      return 'gap'
-    }
-    this.#patch(frame)
-    return 'changed'
-  }
-
-  /** Takes a state. Returns whether the members changed. */
-  applyState(frame: StateFrame): boolean {
-    const { session, data } = frame
-    this.#states.delete(session)
-    if (data !== null && data !== undefined) this.#states.set(session, data)
-    const member = this.#members.get(frame.member)
-    if (member?.sessions.includes(session)) {
-      this.#views.delete(member.id)
-      return true
-    }
-    this.#trimStates()
-    return false
-  }
-
-  /** The members in order. Those that have not changed are the same objects as before. */
-  members(): readonly Member[] {
-    return [...this.#members.values()].map((member) => {
-      let view = this.#views.get(member.id)
-      if (!view) this.#views.set(member.id, (view = this.#view(member)))
-      return view
-    })
-  }
-
-  #replace(members: readonly WireMember[], { version, total }: PresenceFrame): void {
-    const states = this.#states
-    const known = new Set([...this.#members.values()].flatMap((member) => member.sessions))
-    this.#members = new Map()
-    this.#views = new Map()
+  function replace(members: readonly WireMember[]): void {
+    const states = allStates
+    const known = new Set([...byId.values()].flatMap((member) => member.sessions))
+    byId = new Map()
+    views = new Map()
     // A snapshot carries the states of its members; those held back for sessions not listed yet stay.
-    this.#states = new Map([...states].filter(([session]) => !known.has(session)))
-    for (const member of members) this.#put(member)
-    this.#version = version
-    this.#total = total
-    this.#synced = true
+    allStates = new Map([...states].filter(([session]) => !known.has(session)))
+    for (const member of members) put(member)
   }
 
-  #patch(frame: PresenceFrame): void {
-    for (const id of frame.leaves ?? []) this.#remove(id)
-    for (const member of frame.joins ?? []) this.#put(member)
+  function patch(frame: PresenceFrame): void {
+    for (const id of frame.leaves ?? []) remove(id)
+    for (const member of frame.joins ?? []) put(member)
     for (const member of frame.updates ?? []) {
       // Not put when unknown: an update never adds a member.
-      if (this.#members.has(member.id)) this.#put(member)
+      if (byId.has(member.id)) put(member)
     }
-    this.#version = frame.version
-    this.#total = frame.total
   }
 
   /** Adds member at the end, or replaces the one with its id in place. */
-  #put(member: WireMember): void {
-    const before = this.#members.get(member.id)
+  function put(member: WireMember): void {
+    const before = byId.get(member.id)
     for (const session of before?.sessions ?? []) {
-      if (!member.sessions.includes(session)) this.#states.delete(session)
+      if (!member.sessions.includes(session)) allStates.delete(session)
     }
-    for (const [session, state] of Object.entries(member.state ?? {})) this.#states.set(session, state)
-    this.#members.set(member.id, member)
-    this.#views.delete(member.id)
+    for (const [session, state] of Object.entries(member.state ?? {})) allStates.set(session, state)
+    byId.set(member.id, member)
+    views.delete(member.id)
   }
 
-  #remove(id: string): void {
-    for (const session of this.#members.get(id)?.sessions ?? []) this.#states.delete(session)
-    this.#members.delete(id)
-    this.#views.delete(id)
+  function remove(id: string): void {
+    for (const session of byId.get(id)?.sessions ?? []) allStates.delete(session)
+    byId.delete(id)
+    views.delete(id)
   }
 
-  #view(member: WireMember): Member {
+  function viewOf(member: WireMember): Member {
     const states: Record<string, unknown> = {}
     for (const session of member.sessions) {
-      if (this.#states.has(session)) states[session] = this.#states.get(session)
+      if (allStates.has(session)) states[session] = allStates.get(session)
     }
     return {
       id: member.id,
@@ -157,12 +83,74 @@ export class Roster {
     }
   }
 
-  #trimStates(): void {
-    if (this.#states.size <= HELD_STATES) return
-    const listed = new Set([...this.#members.values()].flatMap((member) => member.sessions))
-    for (const session of this.#states.keys()) {
-      if (this.#states.size <= HELD_STATES / 2) return
-      if (!listed.has(session)) this.#states.delete(session)
+  function trimStates(): void {
+    if (allStates.size <= HELD_STATES) return
+    const listed = new Set([...byId.values()].flatMap((member) => member.sessions))
+    for (const session of allStates.keys()) {
+      if (allStates.size <= HELD_STATES / 2) return
+      if (!listed.has(session)) allStates.delete(session)
     }
   }
+
+  const self = {
+    // Others only read these.
+    version: 0,
+    total: 0,
+    /** Whether the members are the server's at `version`. Otherwise a snapshot is awaited, and they are the last known. */
+    _synced: false,
+
+    /** Another snapshot will come: diffs are held back until then. */
+    _desync(): void {
+      self._synced = false
+      heldBack = []
+    },
+
+    /** Takes a frame. `gap` means that a version is missing and that a snapshot has to be asked for. */
+    _take(frame: PresenceFrame): 'changed' | 'same' | 'gap' {
+      const { snapshot, version } = frame
+      const { _synced: synced } = self
+      if (snapshot || (synced && version === self.version + 1)) {
+        if (snapshot) replace(snapshot)
+        else patch(frame)
+        self.version = version
+        self.total = frame.total
+        if (!snapshot) return 'changed'
+        const held = heldBack.sort((a, b) => a.version - b.version)
+        self._synced = true
+        heldBack = []
+        return held.some((diff) => self._take(diff) === 'gap') ? 'gap' : 'changed'
+      }
+      if (synced && version <= self.version) return 'same'
+      if (synced) self._desync()
+      heldBack.push(frame)
+      if (heldBack.length > HELD_DIFFS) heldBack.shift()
+      return synced ? 'gap' : 'same'
+    },
+
+    /** Takes a state. Returns whether the members changed. */
+    _applyState(frame: StateFrame): boolean {
+      const { session, data } = frame
+      allStates.delete(session)
+      if (data !== null && data !== undefined) allStates.set(session, data)
+      const member = byId.get(frame.member)
+      if (member?.sessions.includes(session)) {
+        views.delete(member.id)
+        return true
+      }
+      trimStates()
+      return false
+    },
+
+    /** The members in order. Those that have not changed are the same objects as before. */
+    members(): readonly Member[] {
+      return [...byId.values()].map((member) => {
+        let view = views.get(member.id)
+        if (!view) views.set(member.id, (view = viewOf(member)))
+        return view
+      })
+    },
+  }
+  return self
 }
+
+export type Roster = ReturnType<typeof createRoster>

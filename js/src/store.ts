@@ -21,55 +21,56 @@ export function disposer(off: () => void, signal?: AbortSignal): () => void {
     signal?.removeEventListener('abort', dispose)
     off()
   }
+  signal?.addEventListener('abort', dispose)
   if (signal?.aborted) dispose()
-  else signal?.addEventListener('abort', dispose)
   return dispose
 }
 
 /** A set of listeners. One function added twice is called twice. */
-export class Listeners<Args extends unknown[] = []> {
-  readonly #entries = new Set<{ readonly call: (...args: Args) => void }>()
+export function createListeners<Args extends unknown[] = []>() {
+  const entries = new Set<{ readonly call: (...args: Args) => void }>()
+  return {
+    _add(call: (...args: Args) => void): () => void {
+      const entry = { call }
+      entries.add(entry)
+      return () => entries.delete(entry)
+    },
 
-  add(call: (...args: Args) => void): () => void {
-    const entry = { call }
-    this.#entries.add(entry)
-    return () => this.#entries.delete(entry)
-  }
+    _busy: () => entries.size > 0,
 
-  /** Calls all that are there when it starts. One that throws is reported and does not stop the others. */
-  emit(...args: Args): void {
-    for (const entry of [...this.#entries]) {
-      try {
-        entry.call(...args)
-      } catch (error) {
-        report(error)
+    /** Calls all that are there when it starts. One that throws is reported and does not stop the others. */
+    _emit(...args: Args): void {
+      for (const entry of [...entries]) {
+        try {
+          entry.call(...args)
+        } catch (error) {
+          report(error)
+        }
       }
-    }
+    },
   }
 }
 
 /** An {@link Observable} that its owner sets. */
-export class Store<T> implements Observable<T> {
-  #value: T
-  readonly #listeners = new Listeners()
+export interface Store<T> extends Observable<T> {
+  set(value: T): void
+}
 
-  constructor(value: T) {
-    this.#value = value
-  }
-
-  // Arrow functions, so that both can be handed to useSyncExternalStore as they are.
-  readonly getSnapshot = (): T => this.#value
-  readonly subscribe = (listener: () => void): (() => void) => this.#listeners.add(listener)
-
-  set(value: T): void {
-    if (value === this.#value) return
-    this.#value = value
-    this.#listeners.emit()
+export function createStore<T>(value: T): Store<T> {
+  const listeners = createListeners()
+  return {
+    getSnapshot: () => value,
+    subscribe: listeners._add,
+    set(next) {
+      if (next === value) return
+      value = next
+      listeners._emit()
+    },
   }
 }
 
 /** Shows an error of a listener as uncaught, as the browser does for event listeners. */
-function report(error: unknown): void {
-  if (typeof reportError === 'function') reportError(error)
-  else console.error(error)
+export function report(error: unknown): void {
+  const show = globalThis.reportError ?? console.error
+  show(error)
 }

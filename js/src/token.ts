@@ -14,90 +14,87 @@ export type Token = string | (() => Promise<string>)
 const DIALS_PER_TOKEN = 3
 
 /** Keeps the token: one for all dials until it expires, is refused, or fails to open a connection. */
-export class TokenSource {
-  readonly #option: Token | undefined
-  #current: string | undefined
-  #expiresAt = Infinity
-  #refused: string | undefined
-  #barred = false // the only credential there is was refused
-  #failedDials = 0
-  #inFlight: Promise<string> | undefined
+export function createTokens(option: Token | undefined) {
+  const renewable = typeof option === 'function'
+  let current: string | undefined
+  let expiresAt = Infinity // 0: the only credential there is was refused
+  let refused: string | undefined
+  let failedDials = 0
+  let inFlight: Promise<string> | undefined
 
-  constructor(option: Token | undefined) {
-    this.#option = option
-  }
-
-  /** Whether another token can be had. */
-  get renewable(): boolean {
-    return typeof this.#option === 'function'
-  }
-
-  /** The token for a dial; undefined is an anonymous one. Rejects with SOCKET_UNAUTHENTICATED or TOKEN_UNAVAILABLE. */
-  async get(): Promise<string | undefined> {
-    const expired = Date.now() >= this.#expiresAt
-    if (!this.renewable) {
-      if (this.#barred || expired) throw new TidewireError('SOCKET_UNAUTHENTICATED')
-      return this.#option as string | undefined
-    }
-    if (this.#inFlight) return this.#inFlight
-    return this.#current === undefined || expired ? this.fresh() : this.#current
-  }
-
-  /** Asks the provider, or joins the call in flight. */
-  fresh(): Promise<string> {
-    return (this.#inFlight ??= this.#ask().finally(() => {
-      this.#inFlight = undefined
-    }))
-  }
-
-  async #ask(): Promise<string> {
+  async function ask(): Promise<string> {
     let token: unknown
     try {
-      token = await (this.#option as () => Promise<string>)()
+      token = await (option as () => Promise<string>)()
     } catch (error) {
       if (error instanceof TidewireError && error.code === 'SOCKET_UNAUTHENTICATED') throw error
       throw new TidewireError('TOKEN_UNAVAILABLE', { cause: String(error) })
     }
     // Without a token the connection would be anonymous, which nobody asked for.
-    if (typeof token !== 'string' || token === '') {
-      throw new TidewireError('SOCKET_UNAUTHENTICATED', { cause: 'no token was provided' })
+    if (!token || typeof token !== 'string') {
+      throw new TidewireError('SOCKET_UNAUTHENTICATED', { cause: 'no token' })
     }
-    if (token === this.#refused) {
-      throw new TidewireError('TOKEN_UNAVAILABLE', { cause: 'the refused token was provided again' })
+    if (token === refused) {
+      throw new TidewireError('TOKEN_UNAVAILABLE', { cause: 'the refused token again' })
     }
-    this.#current = token
-    this.#expiresAt = Infinity
-    this.#failedDials = 0
+    current = token
+    expiresAt = Infinity
+    failedDials = 0
     return token
   }
 
-  /** The server took token; it is good for so long. Absent: it does not expire. */
-  accepted(token: string | undefined, expiresInMs: number | undefined): void {
-    this.#failedDials = 0
-    if (this.renewable && token !== this.#current) return // a newer one is on its way
-    this.#expiresAt = expiresInMs === undefined ? Infinity : Date.now() + expiresInMs
-  }
+  const self = {
+    /** Whether another token can be had. */
+    _renewable: renewable,
 
-  /** The server refused token. Returns false when there is no way to another. */
-  refused(token: string | undefined): boolean {
-    this.#refused = token
-    if (this.#current === token) this.#current = undefined
-    this.#barred = !this.renewable
-    return this.renewable
-  }
+    /** The token for a dial; undefined is an anonymous one. Rejects with SOCKET_UNAUTHENTICATED or TOKEN_UNAVAILABLE. */
+    async _get(): Promise<string | undefined> {
+      const expired = Date.now() >= expiresAt
+      if (!renewable) {
+        if (expired) throw new TidewireError('SOCKET_UNAUTHENTICATED')
+        return option as string | undefined
+      }
+      if (inFlight) return inFlight
+      return current === undefined || expired ? self._next() : current
+    },
 
-  /** A dial ended before it opened. */
-  dialFailed(): void {
-    if (++this.#failedDials % DIALS_PER_TOKEN === 0) this.#current = undefined
-  }
+    /** Asks the provider, or joins the call in flight. */
+    _next(): Promise<string> {
+      return (inFlight ??= ask().finally(() => {
+        inFlight = undefined
+      }))
+    },
 
-  /** The application wants another try. */
-  reset(): void {
-    this.#barred = false
-    this.#refused = undefined
-    if (!this.renewable) this.#expiresAt = Infinity
+    /** The server took token; it is good for so long. Absent: it does not expire. */
+    _accepted(token: string | undefined, expiresInMs: number | undefined): void {
+      failedDials = 0
+      if (renewable && token !== current) return // a newer one is on its way
+      expiresAt = expiresInMs === undefined ? Infinity : Date.now() + expiresInMs
+    },
+
+    /** The server refused token. Returns false when there is no way to another. */
+    _refused(token: string | undefined): boolean {
+      refused = token
+      if (current === token) current = undefined
+      if (!renewable) expiresAt = 0
+      return renewable
+    },
+
+    /** A dial ended before it opened. */
+    _dialFailed(): void {
+      if (++failedDials % DIALS_PER_TOKEN === 0) current = undefined
+    },
+
+    /** The application wants another try. */
+    _reset(): void {
+      refused = undefined
+      if (!renewable) expiresAt = Infinity
+    },
   }
+  return self
 }
+
+export type TokenSource = ReturnType<typeof createTokens>
 
 /** The subprotocols to offer: browsers cannot set headers, so the credential is one of them. */
 export function subprotocols(token: string | undefined): string[] {
@@ -108,5 +105,5 @@ export function subprotocols(token: string | undefined): string[] {
 
 function base64url(text: string): string {
   const binary = String.fromCharCode(...new TextEncoder().encode(text))
-  return btoa(binary).replace(/[+/=]/g, (c) => ({ '+': '-', '/': '_' })[c] ?? '')
+  return btoa(binary).replace(/[+/=]/g, (c) => '-_'['+/'.indexOf(c)] ?? '')
 }

@@ -8,9 +8,10 @@ export type Wake = 'online' | 'restored' | 'visible'
 export function onWake(listener: (wake: Wake) => void): () => void {
   if (typeof document === 'undefined') return () => {}
   const listening = new AbortController()
-  const { signal } = listening
-  window.addEventListener('online', () => listener('online'), { signal })
-  window.addEventListener('pageshow', (event) => event.persisted && listener('restored'), { signal })
-  document.addEventListener('visibilitychange', () => document.visibilityState === 'visible' && listener('visible'), { signal })
+  // The controller has the one option that is needed: signal.
+  const on = (target: EventTarget, event: string, wake: (event: Event) => unknown) => target.addEventListener(event, wake, listening)
+  on(window, 'online', () => listener('online'))
+  on(window, 'pageshow', (event) => (event as PageTransitionEvent).persisted && listener('restored'))
+  on(document, 'visibilitychange', () => document.visibilityState === 'visible' && listener('visible'))
   return () => listening.abort()
 }

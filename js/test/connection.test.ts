@@ -173,7 +173,7 @@ describe('reconnecting', () => {
     expect(messages).toHaveBeenCalledTimes(1)
     await vi.advanceTimersByTimeAsync(1)
     // Not 1000 or 1001, with which this session would leave its rosters.
-    expect(socket.closedWith).toEqual({ code: 4004, reason: 'moving' })
+    expect(socket.closedWith).toEqual({ code: 4004, reason: 'DRAINING' })
     await vi.advanceTimersByTimeAsync(1)
     expect(world.sockets).toHaveLength(2)
     expect((await world.accept()).of('subscribe')).toHaveLength(1)
@@ -291,7 +291,7 @@ describe('heartbeat', () => {
     expect(socket.of('hello')).toHaveLength(3)
     expect(socket.closedWith).toBeUndefined()
     await vi.advanceTimersByTimeAsync(1)
-    expect(socket.closedWith).toEqual({ code: 4000, reason: 'server silent' })
+    expect(socket.closedWith).toEqual({ code: 4000, reason: 'SERVER_SILENT' })
     expect(world.state).toMatchObject({ kind: 'waiting', error: { code: 'SERVER_SILENT' } })
     await world.reconnect()
     expect(world.state.kind).toBe('connected')

@@ -76,6 +76,43 @@ describe('react', () => {
     expect(socket.of('unsubscribe')).toHaveLength(1)
   })
 
+  it('useChannel begins with the last messages, once under StrictMode, and tells what was lost', async () => {
+    const world = new World()
+    const channel = world.client.channel<{ message: number }>('log.1')
+    const told: unknown[] = []
+    const Room = ({ tag }: { tag: string }) =>
+      useChannel(channel, { last: 2, onMessage: ({ data }) => void told.push(`${tag}${data}`), onLost: ({ count }) => void told.push(`${tag} lost ${count}`) }).kind
+    await render(h(StrictMode, null, h(Room, { tag: 'a' })))
+    const socket = await act(() => world.accept())
+    expect(socket.of('subscribe')).toEqual([{ type: 'subscribe', sid: '1', channel: 'log.1', since: { last: 2 } }])
+    await act(async () => socket.reply({ type: 'subscribed', sid: '1', channel: 'log.1', offset: 7, epoch: 'a' }))
+    for (const offset of [8, 9]) socket.reply({ type: 'message', channel: 'log.1', id: 'm', data: offset, offset })
+    await render(h(StrictMode, null, h(Room, { tag: 'b' })))
+    socket.reply({ type: 'subscribed', sid: '1', channel: 'log.1', offset: 12, epoch: 'a', recovered: false })
+    expect(told).toEqual(['a8', 'a9', 'b lost 3'])
+    // Another view of the same channel, within the linger, begins with them too.
+    await render(h(StrictMode, null, h(Room, { tag: 'c', key: 2 })))
+    expect(socket.of('subscribe').at(-1)).toEqual({ type: 'subscribe', sid: '1', channel: 'log.1', since: { last: 2 } })
+    expect(socket.of('unsubscribe')).toEqual([])
+  })
+
+  it('B14 useChannel acknowledges when the promise of its callback has settled', async () => {
+    const world = new World()
+    const channel = world.client.channel('log.1')
+    let finish = () => {}
+    const Room = () => useChannel(channel, { ack: true, onMessage: () => new Promise<void>((resolve) => (finish = resolve)) }).kind
+    await render(h(Room))
+    const socket = await act(() => world.accept())
+    expect(socket.of('subscribe')).toEqual([{ type: 'subscribe', sid: '1', channel: 'log.1', ack: true }])
+    await act(async () => socket.reply({ type: 'subscribed', sid: '1', channel: 'log.1', offset: 7, epoch: 'a' }))
+    socket.reply({ type: 'message', channel: 'log.1', id: 'm', data: 8, offset: 8 })
+    await pass(1000)
+    expect(socket.of('ack')).toEqual([])
+    finish()
+    await pass(100)
+    expect(socket.of('ack')).toEqual([{ type: 'ack', channel: 'log.1', offset: 8 }])
+  })
+
   it('P34 a view replaced by another of the same channel keeps the subscription', async () => {
     const world = new World()
     const Room = () => useChannel(world.client.channel('room.1')).kind

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { PresenceFrame, WireMember } from '../src/frames.js'
-import { Roster } from '../src/roster.js'
+import { createRoster, type Roster } from '../src/roster.js'
 
 /** A small generator with a seed, so that a failure can be repeated. */
 function generator(seed: number): () => number {
@@ -93,13 +93,13 @@ describe('P22 snapshot and diffs against a model of the server', () => {
       const model = new Model(limit, random)
       for (let i = 0; i < people; i++) model.step(people)
       model.diff()
-      const roster = new Roster()
-      roster.apply(model.snapshot())
+      const roster = createRoster()
+      roster._take(model.snapshot())
       for (let i = 0; i < 60; i++) {
         const merged = 1 + Math.floor(random() * 6)
         for (let j = 0; j < merged; j++) model.step(people)
         const diff = model.diff()
-        if (diff) expect(roster.apply(diff)).toBe('changed')
+        if (diff) expect(roster._take(diff)).toBe('changed')
         check(roster, model, seed)
       }
     }
@@ -109,14 +109,14 @@ describe('P22 snapshot and diffs against a model of the server', () => {
     for (let seed = 1; seed <= 200; seed++) {
       const random = generator(seed)
       const model = new Model(8, random)
-      const roster = new Roster()
+      const roster = createRoster()
       const history: PresenceFrame[] = []
       const truth = new Map<number, WireMember[]>([[0, []]])
       let asked = true // the first subscribe
       const take = (frame: PresenceFrame) => {
-        if (roster.apply(frame) === 'gap') asked = true
+        if (roster._take(frame) === 'gap') asked = true
         // Whatever came, what is shown as live is what the server had at that version.
-        if (roster.synced) {
+        if (roster._synced) {
           expect(roster.members().map(({ id, data, sessions }) => ({ id, data, sessions })), `seed ${seed}`).toEqual(truth.get(roster.version))
         }
       }
@@ -160,12 +160,12 @@ describe('P22 snapshot and diffs against a model of the server', () => {
   })
 
   it('a roster that gets no snapshot holds a bounded number of diffs and states', () => {
-    const roster = new Roster()
+    const roster = createRoster()
     for (let version = 1; version <= 5000; version++) {
-      roster.apply({ type: 'presence', channel: 'c', version, total: 1, joins: [{ id: `u${version}`, sessions: [`s${version}`] }] })
-      roster.applyState({ type: 'state', channel: 'c', member: 'x', session: `s${version}`, data: version })
+      roster._take({ type: 'presence', channel: 'c', version, total: 1, joins: [{ id: `u${version}`, sessions: [`s${version}`] }] })
+      roster._applyState({ type: 'state', channel: 'c', member: 'x', session: `s${version}`, data: version })
     }
-    expect(roster.apply({ type: 'presence', channel: 'c', version: 4999, total: 0, snapshot: [] })).toBe('changed')
+    expect(roster._take({ type: 'presence', channel: 'c', version: 4999, total: 0, snapshot: [] })).toBe('changed')
     expect(roster.members()).toEqual([{ id: 'u5000', sessions: ['s5000'], sessionCount: 1, states: { s5000: 5000 } }])
   })
 })

@@ -1,5 +1,5 @@
 import { describe, expectTypeOf, it } from 'vitest'
-import { type Channel, type ChannelStatus, type Client, type ConnectionState, defineChannel, type Message, type ParamNames, type Presence, type RosterHandle } from '../src/index.js'
+import { type Channel, type ChannelStatus, type Client, type ConnectionState, defineChannel, type Message, type ParamNames, type Presence, type Published, type RosterHandle } from '../src/index.js'
 import { type PresenceHook, usePresence } from '../src/react.js'
 
 interface Post {
@@ -44,10 +44,14 @@ describe('S08 types', () => {
       expectTypeOf(channel).toEqualTypeOf<Channel<{ message: Post; presence: User; state: Cursor }>>()
       channel.on('message', (message) => expectTypeOf(message).toEqualTypeOf<Message<Post>>())
       channel.on('skipped', ({ count }) => expectTypeOf(count).toEqualTypeOf<number>())
+      channel.on('lost', ({ count }) => expectTypeOf(count).toEqualTypeOf<number | undefined>())
+      channel.on('message', async ({ offset }) => expectTypeOf(offset).toEqualTypeOf<number | undefined>(), { last: 50, ack: true, since: { offset: 1, epoch: 'a' } })
+      // @ts-expect-error only messages begin somewhere
+      channel.on('lost', () => {}, { last: 50 })
       // @ts-expect-error no such event
       channel.on('other', () => {})
       expectTypeOf(channel.publish).parameter(0).toEqualTypeOf<Post>()
-      expectTypeOf(channel.publish({ text: '' })).toEqualTypeOf<Promise<void>>()
+      expectTypeOf(channel.publish({ text: '' })).toEqualTypeOf<Promise<Published>>()
       const presence = channel.presence({ data: { name: '' } })
       expectTypeOf(presence).toEqualTypeOf<Presence<User, Cursor>>()
       // @ts-expect-error not the presence data of the definition
