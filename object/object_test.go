@@ -197,7 +197,7 @@ func TestO21_Sample7_ForeignHandle(t *testing.T) {
 	wantWait(t, a, s, 0, object.Message, "for A")
 }
 
-func TestO21_Sample8_Texts(t *testing.T) {
+func TestO04_O21_Sample8_Texts(t *testing.T) {
 	t.Parallel()
 	_, a, b := two(t)
 	s := must(a.Subscribe("c"))
