@@ -29,17 +29,19 @@ var rules = map[string][]string{
 	"ackbus":            {"wire"},
 	"row":               {},
 	"query":             {"row"},
+	"live":              {"feed", "query", "row"},
 	"feed":              {"row"},
+	"postgres":          {"feed", "row", "internal/backoff"},
 	"feed/feedtest":     {"feed", "row"},
 	"internal/testenv":  {},
 	"ws":                {"hub", "auth", "internal/backoff", "internal/budget"},
-	"client":            {"wire", "presence", "internal/backoff"},
-	"":                  {"hub", "ws", "wire", "presence", "auth", "internal/budget", "stream", "object"},
-	"demo":              {"", "auth", "stream"},
+	"client":            {"wire", "presence", "internal/backoff", "row"},
+	"":                  {"hub", "ws", "wire", "presence", "auth", "internal/budget", "stream", "object", "live", "feed", "query"},
+	"demo":              {"", "auth", "stream", "sqlite", "query", "row"},
 }
 
 // pure packages stay on the standard library.
-var pure = []string{"wire", "presence", "stream", "ackbus", "row", "query", "feed", "internal/backoff", "internal/budget"}
+var pure = []string{"wire", "presence", "stream", "ackbus", "row", "query", "feed", "live", "internal/backoff", "internal/budget"}
 
 // drivers are known to cmd/tidewire, and to one package at most.
 var drivers = map[string]string{
@@ -47,6 +49,7 @@ var drivers = map[string]string{
 	"github.com/knadh/koanf":        "cmd/tidewire",
 	"cel.dev/cel-go":                "cmd/tidewire",
 	"github.com/ncruces/go-sqlite3": "sqlite",
+	"github.com/jackc/pgx":          "postgres",
 }
 
 func TestImportsPointOneWay(t *testing.T) {

@@ -109,6 +109,23 @@ func (s *Server) start() (err error) {
 	}
 }
 
+// Exec runs a program of PostgreSQL, or another one, as the server's user in the folder that has the folder data.
+func (s *Server) Exec(name string, args ...string) {
+	s.t.Helper()
+	path := filepath.Join(s.bin, name)
+	if _, err := os.Stat(path); err != nil {
+		path = name
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir = s.dir
+	if err := unprivileged(cmd, s.dir); err != nil {
+		s.t.Fatal("testenv: ", err)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("testenv: %s: %v\n%s", cmd, err, out)
+	}
+}
+
 // Kill ends the server at once, as a crash of it does: what was not flushed is lost.
 func (s *Server) Kill() { s.end("QUIT") }
 
