@@ -69,6 +69,7 @@ fuzz:
 	$(GO) test ./wire -run '^$$' -fuzz FuzzDecode -fuzztime $(FUZZTIME)
 	$(GO) test ./wire -run '^$$' -fuzz FuzzEnvelope -fuzztime $(FUZZTIME)
 	$(GO) test ./ackbus -run '^$$' -fuzz FuzzMessage -fuzztime $(FUZZTIME)
+	$(GO) test ./postgres -run '^$$' -fuzz FuzzStream -fuzztime $(FUZZTIME)
 	$(GO) test ./query -run '^$$' -fuzz FuzzCompile -fuzztime $(FUZZTIME)
 	$(GO) test ./row -run '^$$' -fuzz FuzzParseText -fuzztime $(FUZZTIME)
 	$(GO) test ./row -run '^$$' -fuzz FuzzParseJSON -fuzztime $(FUZZTIME)

@@ -272,25 +272,34 @@ func (n *Node) ask(ctx context.Context, rs *ruleSet, what string, actor Actor, c
 	if r.opts.Guard == nil {
 		return nil, wire.Errorf(wire.CodeTopicForbidden, "the %s is not open to clients", what)
 	}
+	if err := n.askGuard(ctx, r.opts.Guard, what, Access{Actor: actor, Channel: channel, Params: params}, actions...); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// askGuard asks a guard about actions.
+func (n *Node) askGuard(ctx context.Context, guard Guard, what string, a Access, actions ...Action) error {
 	ctx, cancel := context.WithTimeout(ctx, n.opts.CommandTimeout)
 	defer cancel()
 	for _, action := range actions {
-		err := r.opts.Guard(ctx, Access{Actor: actor, Action: action, Channel: channel, Params: params})
+		a.Action = action
+		err := guard(ctx, a)
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrDenied):
-			return nil, wire.Errorf(wire.CodeTopicForbidden, "the guard does not allow %s", action)
+			return wire.Errorf(wire.CodeTopicForbidden, "the guard does not allow %s", action)
 		case errors.Is(err, context.DeadlineExceeded):
 			n.stats.guardFailures.Add(1)
-			n.log.Warn("guard timed out", what, channel, "action", action)
-			return nil, &wire.Error{Code: wire.CodeTimeout, Message: "the guard did not answer in time", Retry: retryLater, Err: err}
+			n.log.Warn("guard timed out", what, a.Channel, "action", action)
+			return &wire.Error{Code: wire.CodeTimeout, Message: "the guard did not answer in time", Retry: retryLater, Err: err}
 		default:
 			n.stats.guardFailures.Add(1)
-			n.log.Error("guard failed", what, channel, "action", action, "error", err)
-			return nil, &wire.Error{Code: wire.CodeGuardFailed, Message: "the guard could not decide", Retry: retryLater, Err: err}
+			n.log.Error("guard failed", what, a.Channel, "action", action, "error", err)
+			return &wire.Error{Code: wire.CodeGuardFailed, Message: "the guard could not decide", Retry: retryLater, Err: err}
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // tenantCounts holds the subscriptions of each tenant that has one.

@@ -113,21 +113,24 @@ func (s *session) reauthorize() { s.reauthorizeWith(nil) }
 // reauthorizeWith asks the guards of all subscriptions, each in its channel's lane. A denial ends the subscription; a guard that fails keeps it.
 func (s *session) reauthorizeWith(wg *sync.WaitGroup) {
 	for _, sub := range s.subscriptions() {
-		if wg != nil {
-			wg.Add(1)
-		}
-		ok := s.conn.Go(sub.channel, func() {
-			if wg != nil {
-				defer wg.Done()
-			}
-			s.recheck(sub)
-		})
-		if ok {
-			continue
-		}
-		if wg != nil {
-			wg.Done()
-		}
+		s.recheckIn(sub.channel, wg, func() { s.recheck(sub) })
+	}
+	for _, q := range s.querySubscriptions() {
+		s.recheckIn(q.lane(), wg, func() { s.recheckQuery(q) })
+	}
+}
+
+func (s *session) recheckIn(lane string, wg *sync.WaitGroup, recheck func()) {
+	if wg == nil {
+		wg = new(sync.WaitGroup)
+	}
+	wg.Add(1)
+	ok := s.conn.Go(lane, func() {
+		defer wg.Done()
+		recheck()
+	})
+	if !ok {
+		wg.Done()
 		// Too busy to ask, or closing. An unasked guard must not let anything through.
 		s.conn.Close(1008, "could not be authorized again")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -181,27 +182,30 @@ func (n *Node) quietly(channel string, offset uint64, record wire.Record) func(*
 }
 
 // readLog replays to a native connection what follows an offset. It runs in the channel's lane.
-func (n *Node) readLog(c *hub.Conn, channel string, after uint64, limit int) ([]hub.Replayed, error) {
+func (n *Node) readLog(c *hub.Conn, channel string, after hub.Position, limit int) (next []hub.Replayed, end bool, err error) {
 	s, ok := c.Handler().(*session)
 	if !ok {
-		return nil, nil
+		return nil, true, nil
+	}
+	if strings.HasPrefix(channel, queryPrefix) {
+		return n.readQuery(s, channel, after.Offset, limit)
 	}
 	sub := s.find(channel)
 	if sub == nil || sub.log == nil { // it ends
-		return nil, nil
+		return nil, true, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.opts.CommandTimeout)
 	defer cancel()
-	page, err := n.opts.Streams.Read(ctx, logName(channel), stream.Position{Offset: after, Epoch: sub.epoch}, limit)
+	page, err := n.opts.Streams.Read(ctx, logName(channel), stream.Position{Offset: after.Offset, Epoch: after.Tag}, limit)
 	switch {
 	case errors.Is(err, stream.ErrGap):
 		// What was missing is gone: the client is told where it is live from.
 		n.stats.unrecovered.Add(1)
-		sub.epoch = page.Head.Epoch
-		return []hub.Replayed{{Offset: page.Head.Offset, Payload: s.subscribed(sub, page.Head.Position, new(false))}}, nil
+		at := page.Head.Position
+		return []hub.Replayed{{Offset: at.Offset, Payload: s.subscribed(sub, at, new(false)), Moved: true, Tag: at.Epoch}}, true, nil
 	case err != nil:
 		n.log.Error("history could not be read; it is tried again", "channel", channel, "error", err)
-		return nil, err
+		return nil, false, err
 	}
 	id, _ := s.identity()
 	out := make([]hub.Replayed, len(page.Entries))
@@ -214,7 +218,7 @@ func (n *Node) readLog(c *hub.Conn, channel string, after uint64, limit int) ([]
 			}
 		}
 	}
-	return out, nil
+	return out, page.Ends(after.Offset), nil
 }
 
 // subscribed is the message that says from where a subscription is live.

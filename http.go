@@ -35,6 +35,7 @@ func (n *Node) initRoutes() {
 		{http.MethodPost, "/v1/channels/{channel}/messages", n.servePublish, true},
 		{http.MethodGet, "/v1/channels/{channel}/messages", n.serveHistory, true},
 		{http.MethodGet, "/v1/channels/{channel}/acks", n.serveAcks, true},
+		{http.MethodGet, "/v1/queries/{name}", n.serveQuery, true},
 		{http.MethodPost, "/v1/messages", n.servePublishBatch, true},
 		{http.MethodGet, "/v1/channels/{channel}/presence", n.servePresence, true},
 		{http.MethodGet, "/v1/channels/{channel}", n.serveChannel, true},

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tidewire/tidewire/auth"
+	"github.com/tidewire/tidewire/feed"
 	"github.com/tidewire/tidewire/hub"
 	"github.com/tidewire/tidewire/internal/budget"
 	"github.com/tidewire/tidewire/object"
@@ -39,6 +40,9 @@ type Options struct {
 
 	// Streams keeps the histories of channels. Nil means memory: they are lost with the process. Its owner closes it, after Run has returned.
 	Streams stream.Store
+
+	// Database is what live queries read and follow: see [Node.Query]. Nil means that there are none. Its owner closes it, after Run has returned.
+	Database feed.Database
 
 	// Limits bound what clients may cost. Zero fields have defaults.
 	Limits Limits
@@ -83,22 +87,25 @@ type Options struct {
 
 // Limits bound what clients may cost. Each is a default that the embedder may change and no client can raise.
 type Limits struct {
-	Connections            int // on this node; zero means 250,000
-	AcceptsPerSecond       int // zero means 1,000
-	AcceptBurst            int // zero means twice AcceptsPerSecond
-	FrameBytes             int // of one frame from a client; zero means 256 KiB
-	FramesPerSecond        int // of one connection; zero means 64
-	FrameBurst             int // zero means 256
-	ChannelsPerConnection  int // zero means 64
-	SubscriptionsPerTenant int // needs Options.Tenant, and does not count actors whose tenant is ""; zero means no limit
-	Channels               int // on this node; zero means 10,000
-	QueueMessages          int // waiting for one connection; zero means 1,024: a burst of FrameBurst publications is answered and echoed within it
-	QueueBytes             int // zero means 1 MiB
-	DroppedFrames          int // under PolicyDropNewest, before a connection is closed with 1013; zero means 32
-	PresenceBytes          int // of a member's data; zero means 1,024
-	StateBytes             int // of a session's state; zero means 1,024
-	PublishBatch           int // messages in one HTTP request; zero means 1,000
-	ObjectWaits            int // streams, waits and held subscriptions of objects over HTTP, on this node; zero means 10,000
+	Connections              int // on this node; zero means 250,000
+	AcceptsPerSecond         int // zero means 1,000
+	AcceptBurst              int // zero means twice AcceptsPerSecond
+	FrameBytes               int // of one frame from a client; zero means 256 KiB
+	FramesPerSecond          int // of one connection; zero means 64
+	FrameBurst               int // zero means 256
+	ChannelsPerConnection    int // zero means 64
+	SubscriptionsPerTenant   int // needs Options.Tenant, and does not count actors whose tenant is ""; zero means no limit
+	Channels                 int // on this node; zero means 10,000
+	LiveQueriesPerConnection int // zero means 128
+	LiveQueries              int // pairs of a query and its input on this node; zero means 10,000
+	QueueMessages            int // waiting for one connection; zero means 1,024: a burst of FrameBurst publications is answered and echoed within it
+	QueueBytes               int // zero means 1 MiB
+	DroppedFrames            int // under PolicyDropNewest, before a connection is closed with 1013; zero means 32
+	PresenceBytes            int // of a member's data; zero means 1,024
+	StateBytes               int // of a session's state; zero means 1,024
+	PublishBatch             int // messages in one HTTP request; zero means 1,000
+	ObjectWaits              int // streams, waits, pages and held subscriptions of objects over HTTP, on this node, a quarter for backends alone; zero means 10,000
+	ObjectWaitsPerClient     int // of them, of one actor, or of the anonymous clients of one IP address (IPv6: /64); not of backends; zero means 256
 }
 
 func (o Options) withDefaults() Options {
@@ -113,6 +120,8 @@ func (o Options) withDefaults() Options {
 		{&o.Limits.FrameBurst, 256},
 		{&o.Limits.ChannelsPerConnection, 64},
 		{&o.Limits.Channels, 10_000},
+		{&o.Limits.LiveQueriesPerConnection, 128},
+		{&o.Limits.LiveQueries, 10_000},
 		{&o.Limits.QueueMessages, 1024},
 		{&o.Limits.QueueBytes, 1 << 20},
 		{&o.Limits.DroppedFrames, 32},
@@ -120,6 +129,7 @@ func (o Options) withDefaults() Options {
 		{&o.Limits.StateBytes, 1024},
 		{&o.Limits.PublishBatch, 1000},
 		{&o.Limits.ObjectWaits, 10_000},
+		{&o.Limits.ObjectWaitsPerClient, 256},
 	} {
 		if *d.p <= 0 {
 			*d.p = d.v
@@ -198,6 +208,9 @@ type Node struct {
 	wsHeld  sync.Map // *ws.Client → *wsPlaces, of clients that hold some
 
 	histories histories
+	queries   queries
+	ctx       context.Context // ends when Run stops the node's own work
+	stopWork  context.CancelFunc
 
 	messageIDs atomic.Uint64
 	draining   atomic.Bool
@@ -237,7 +250,8 @@ func New(opts Options) (*Node, error) {
 		WriteTimeout:       opts.WriteTimeout,
 		MaxConns:           opts.Limits.Connections,
 		MaxChannels:        opts.Limits.Channels,
-		MaxChannelsPerConn: opts.Limits.ChannelsPerConnection,
+		FreePrefix:         queryPrefix, // the engine bounds them
+		MaxChannelsPerConn: opts.Limits.ChannelsPerConnection + opts.Limits.LiveQueriesPerConnection,
 		MaxTasksPerConn:    opts.Limits.FrameBurst, // whatever the frame budget lets through may wait
 		Portable:           opts.Portable,
 		Compression:        opts.Compression,
@@ -250,6 +264,8 @@ func New(opts Options) (*Node, error) {
 	n.accepts = budget.NewAccepts(float64(opts.Limits.AcceptsPerSecond), float64(opts.Limits.AcceptBurst))
 	n.rooms.init(n)
 	n.histories.node = n
+	n.ctx, n.stopWork = context.WithCancel(context.Background())
+	n.initQueries()
 	n.initWS()
 	n.initMetrics()
 	if err := n.initObjects(); err != nil {
@@ -273,10 +289,17 @@ func (n *Node) Run(ctx context.Context) error {
 	hubDone := make(chan error, 1)
 	go func() { hubDone <- n.hub.Run(hubCtx) }()
 
-	workCtx, stopWork := context.WithCancel(context.Background())
-	defer stopWork()
-	n.work.Go(func() { n.reauthorizeLoop(workCtx) })
-	n.work.Go(func() { n.rooms.sweepLoop(workCtx) })
+	defer n.stopWork()
+	n.work.Go(func() { n.reauthorizeLoop(n.ctx) })
+	n.work.Go(func() { n.rooms.sweepLoop(n.ctx) })
+	queriesFailed := make(chan error, 1)
+	if n.queries.engine != nil {
+		n.work.Go(func() {
+			if err := n.queries.engine.Run(n.ctx); err != nil && n.ctx.Err() == nil {
+				queriesFailed <- err
+			}
+		})
+	}
 
 	var err error
 	select {
@@ -285,8 +308,12 @@ func (n *Node) Run(ctx context.Context) error {
 		stopHub()
 		err = <-hubDone
 	case err = <-hubDone: // it could not start
+	case err = <-queriesFailed:
+		n.drain()
+		stopHub()
+		_ = <-hubDone // the queries' error is the one that counts
 	}
-	stopWork()
+	n.stopWork()
 	n.work.Wait()
 	n.rooms.stop()
 	if err != nil {

@@ -18,10 +18,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tidewire/tidewire"
+	"github.com/tidewire/tidewire/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(testenv.M{M: m}, goleak.Cleanup(func(code int) {
 		http.DefaultClient.CloseIdleConnections()
 		os.Exit(code)
 	}))

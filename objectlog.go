@@ -2,6 +2,8 @@ package tidewire
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,8 +22,9 @@ import (
 const (
 	// logPage is the most entries in a page of a log.
 	logPage = 100
-	// streamAhead is how many entries are read before the client has taken those before.
+	// streamAhead is how many entries of up to aheadBytes are read from a page before the client has taken those before; of larger ones fewer, one at least.
 	streamAhead = 16
+	aheadBytes  = 4 << 10
 	eventStream = "text/event-stream"
 )
 
@@ -43,14 +46,30 @@ type logHead struct {
 
 func newLogHead(h stream.Head) logHead { return logHead{h.Epoch, h.First, h.Offset} }
 
+// appendKey is an idempotency key in the log: it is the caller's alone, whatever keys others use.
+func (c caller) appendKey(key string) (string, error) {
+	if key == "" {
+		return "", nil
+	}
+	if len(key) > stream.MaxKeyBytes {
+		return "", wire.Errorf(wire.CodeQueryInvalid, "Idempotency-Key has at most %d bytes", stream.MaxKeyBytes)
+	}
+	sum := sha256.Sum256([]byte(c.client + "\x00" + key)) // no header has a zero byte
+	return "http/" + hex.EncodeToString(sum[:]), nil
+}
+
 // serveObjectAppend is POST …/log.
-func (n *Node) serveObjectAppend(w http.ResponseWriter, r *http.Request, id string, _ caller) error {
+func (n *Node) serveObjectAppend(w http.ResponseWriter, r *http.Request, id string, c caller) error {
+	key, err := c.appendKey(r.Header.Get("Idempotency-Key"))
+	if err != nil {
+		return err
+	}
 	text, err := textBody(w, r)
 	if err != nil {
 		return err
 	}
 	return n.objects.host.Do(r.Context(), id, func(ctx context.Context, e *object.Event) error {
-		a, err := e.Append(ctx, text, r.Header.Get("Idempotency-Key"))
+		a, err := e.Append(ctx, text, key)
 		if err == nil {
 			n.answer(w, map[string]any{"seq": a.Offset, "epoch": a.Epoch, "duplicate": a.Duplicate})
 		}
@@ -60,7 +79,7 @@ func (n *Node) serveObjectAppend(w http.ResponseWriter, r *http.Request, id stri
 
 // serveObjectLog is GET …/log: a page, or with Accept: text/event-stream all that follows.
 func (n *Node) serveObjectLog(w http.ResponseWriter, r *http.Request, id string, c caller) error {
-	q, err := query(r, "after", "epoch", "limit")
+	q, err := parameters(r, "after", "epoch", "limit")
 	if err != nil {
 		return err
 	}
@@ -81,6 +100,11 @@ func (n *Node) serveObjectLog(w http.ResponseWriter, r *http.Request, id string,
 		}
 		return n.streamLog(w, r, id, c, from)
 	}
+	free, err := n.objectPlace(c) // while the page is in memory
+	if err != nil {
+		return err
+	}
+	defer free()
 	return n.objects.host.Do(r.Context(), id, func(ctx context.Context, e *object.Event) error {
 		page, err := e.Read(ctx, from, int(limit))
 		if errors.Is(err, stream.ErrGap) {
@@ -91,14 +115,70 @@ func (n *Node) serveObjectLog(w http.ResponseWriter, r *http.Request, id string,
 		if err != nil {
 			return err
 		}
-		entries := make([]logEntry, 0, len(page.Entries))
-		for _, entry := range page.Entries {
-			entries = append(entries, newLogEntry(entry))
+		n.answering(w)
+		_ = writePage(w, page, from) // the client has gone
+		return nil
+	})
+}
+
+// writePage writes the page behind a position, an entry at a time: as JSON its texts may be six times as long.
+func writePage(w http.ResponseWriter, page stream.Page, from stream.Position) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	head, err := json.Marshal(struct {
+		logHead
+		More bool `json:"more"` // behind the page
+	}{newLogHead(page.Head), !page.Ends(from.Offset)})
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, `%s,"entries":[`, head[:len(head)-1]); err != nil {
+		return err
+	}
+	for i, entry := range page.Entries {
+		raw, err := json.Marshal(newLogEntry(entry))
+		if err != nil {
+			return err
 		}
-		n.answer(w, struct {
-			logHead
-			Entries []logEntry `json:"entries"`
-		}{newLogHead(page.Head), entries})
+		if i > 0 {
+			raw = append([]byte{','}, raw...)
+		}
+		if _, err := w.Write(raw); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintln(w, "]}")
+	return err
+}
+
+// serveObjectTrim is DELETE …/log.
+func (n *Node) serveObjectTrim(w http.ResponseWriter, r *http.Request, id string, _ caller) error {
+	q, err := parameters(r, "keep")
+	if err != nil {
+		return err
+	}
+	if q.Get("keep") == "" {
+		return wire.Errorf(wire.CodeQueryInvalid, "keep is missing: the number of entries to keep, 0 to begin the log anew")
+	}
+	keep, err := number(q, "keep", 0, math.MaxInt32)
+	if err != nil {
+		return err
+	}
+	return n.objects.host.Do(r.Context(), id, func(ctx context.Context, e *object.Event) error {
+		if keep == 0 {
+			err = e.Reset(ctx)
+		} else {
+			err = e.Trim(ctx, stream.Retention{Count: int(keep)})
+		}
+		if err != nil {
+			return err
+		}
+		page, err := e.Read(ctx, stream.Position{}, 0)
+		if err != nil && !errors.Is(err, stream.ErrGap) {
+			return err
+		}
+		n.answer(w, newLogHead(page.Head))
 		return nil
 	})
 }
@@ -127,7 +207,7 @@ type followed struct {
 // streamLog sends the entries behind a position, and those to come, as server-sent events, until the client leaves, the event's time is over or the node drains. The client
 // then comes back with the id of the last event.
 func (n *Node) streamLog(w http.ResponseWriter, r *http.Request, id string, c caller, from stream.Position) error {
-	free, err := n.objectPlace()
+	free, err := n.objectPlace(c)
 	if err != nil {
 		return err
 	}
@@ -144,16 +224,16 @@ func (n *Node) streamLog(w http.ResponseWriter, r *http.Request, id string, c ca
 		return err
 	}
 	from.Epoch = page.Head.Epoch // of its ids
-	ahead := make(chan followed, streamAhead)
+	ahead := newReadAhead()
 	if err != nil {
-		ahead <- followed{gap: true, head: page.Head}
+		_ = ahead.put(e.Context(), followed{gap: true, head: page.Head})
 		from.Offset = page.Head.First - 1
 	}
 	var following sync.WaitGroup
 	defer following.Wait()
 	defer e.End() // which ends the following
 	following.Go(func() {
-		defer close(ahead)
+		defer close(ahead.entries)
 		if err := follow(e, from, ahead); err != nil && e.Context().Err() == nil {
 			n.log.Error("an object's log could not be followed", "object", id, "error", err)
 		}
@@ -162,16 +242,41 @@ func (n *Node) streamLog(w http.ResponseWriter, r *http.Request, id string, c ca
 	return nil
 }
 
-// follow puts what follows a position into ahead until the event ends or the log fails.
-func follow(e *object.Event, from stream.Position, ahead chan<- followed) error {
-	put := func(f followed) error {
+// readAhead is what was read and not yet written. One goroutine puts, and another takes.
+type readAhead struct {
+	entries chan followed // closed by who puts
+	room    chan struct{} // holds one for each aheadBytes that is taken
+}
+
+func newReadAhead() readAhead {
+	return readAhead{make(chan followed, streamAhead), make(chan struct{}, streamAhead)}
+}
+
+// size is how much room an entry takes.
+func (f followed) size() int { return min(streamAhead, 1+len(f.entry.Data)/aheadBytes) }
+
+func (a readAhead) put(ctx context.Context, f followed) error {
+	for range f.size() {
 		select {
-		case ahead <- f:
-			return nil
-		case <-e.Context().Done():
-			return e.Context().Err()
+		case a.room <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
+	a.entries <- f // there is room
+	return nil
+}
+
+// taken gives the room of an entry back.
+func (a readAhead) taken(f followed) {
+	for range f.size() {
+		<-a.room
+	}
+}
+
+// follow puts what follows a position into ahead until the event ends or the log fails.
+func follow(e *object.Event, from stream.Position, ahead readAhead) error {
+	put := func(f followed) error { return ahead.put(e.Context(), f) }
 	for {
 		var failed error
 		for entry, err := range e.Follow(e.Context(), from) {
@@ -198,7 +303,7 @@ func follow(e *object.Event, from stream.Position, ahead chan<- followed) error 
 }
 
 // sendStream writes what comes, and a comment where nothing does.
-func (n *Node) sendStream(w http.ResponseWriter, e *object.Event, ahead <-chan followed) {
+func (n *Node) sendStream(w http.ResponseWriter, e *object.Event, ahead readAhead) {
 	rc := http.NewResponseController(w)
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
@@ -210,16 +315,17 @@ func (n *Node) sendStream(w http.ResponseWriter, e *object.Event, ahead <-chan f
 	n.answering(w)
 	_, err := fmt.Fprintf(w, "retry: %d\n\n", spread(time.Second).Milliseconds())
 	for err == nil {
-		if len(ahead) == 0 {
+		if len(ahead.entries) == 0 {
 			if err = rc.Flush(); err != nil {
 				return
 			}
 		}
 		select {
-		case f, open := <-ahead:
+		case f, open := <-ahead.entries:
 			if !open {
 				return
 			}
+			ahead.taken(f)
 			n.answering(w)
 			err = f.write(w)
 		case <-beat.C:

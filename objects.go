@@ -4,13 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +25,7 @@ import (
 )
 
 // The HTTP face of package object. A request is an event on its object, and ends with the client. What waits, streams or is held takes a place of Limits.ObjectWaits, and ends
-// when the node drains.
+// when the node drains. A quarter of the places is for backends alone, and one client has at most Limits.ObjectWaitsPerClient.
 
 // objects are the node's durable objects.
 type objects struct {
@@ -31,7 +33,8 @@ type objects struct {
 	rules ruleSet
 	ctx   context.Context // ends when the node drains
 	stop  context.CancelFunc
-	waits atomic.Int64
+
+	places objectPlaces
 
 	mu   sync.Mutex       // guards held
 	held map[string]*held // by handle
@@ -39,8 +42,8 @@ type objects struct {
 
 // ObjectOptions declares objects.
 type ObjectOptions struct {
-	// Guard decides what clients may do: ActionSubscribe is to wait, to read and to follow the log, ActionPublish to publish, to append and to close. Access.Channel is the
-	// object's id. Nil denies everything to clients; backends with an API key may do everything.
+	// Guard decides what clients may do: ActionSubscribe is to wait, to read and to follow the log, ActionPublish to publish, to append, to trim the log and
+	// to close. Access.Channel is the object's id. Nil denies everything to clients; backends with an API key may do everything.
 	Guard Guard
 }
 
@@ -78,7 +81,8 @@ func (n *Node) initObjects() error {
 	gauge("tidewire_object_events", "Running events of objects.", func(s object.Stats) int { return s.Events })
 	gauge("tidewire_object_subscriptions", "Subscriptions of channels in objects.", func(s object.Stats) int { return s.Subscriptions })
 	gauge("tidewire_object_waiters", "Waits for a message of an object.", func(s object.Stats) int { return s.Waiters })
-	gauge("tidewire_object_waits", "Streams, waits and held subscriptions over HTTP.", func(object.Stats) int { return int(o.waits.Load()) })
+	gauge("tidewire_object_waits", "Streams, waits and held subscriptions over HTTP.", func(object.Stats) int { return o.places.count() })
+	gauge("tidewire_object_backlog_bytes", "What waits for subscriptions of channels in objects.", func(s object.Stats) int { return int(s.BacklogBytes) })
 	counter("tidewire_object_publications_total", "Messages to channels in objects that had a subscription.", func(s object.Stats) uint64 { return s.Published })
 	counter("tidewire_object_cut_total", "Subscriptions in objects cut off for their backlog.", func(s object.Stats) uint64 { return s.Cut })
 	return nil
@@ -96,6 +100,7 @@ func (n *Node) objectRoutes() []route {
 		{http.MethodDelete, at + "/subscriptions/{subscription}", n.onObject(ActionSubscribe, n.serveObjectCancel), false},
 		{http.MethodPost, at + "/log", n.onObject(ActionPublish, n.serveObjectAppend), false},
 		{http.MethodGet, at + "/log", n.onObject(ActionSubscribe, n.serveObjectLog), false},
+		{http.MethodDelete, at + "/log", n.onObject(ActionPublish, n.serveObjectTrim), false},
 	}
 }
 
@@ -103,7 +108,21 @@ func (n *Node) objectRoutes() []route {
 type caller struct {
 	backend bool
 	actor   string
+	client  string    // who it counts as: its API key, its actor, or where it comes from
 	expires time.Time // of the grant; zero: never
+}
+
+// address is what an anonymous client counts as: its IP address, of which a network has many if it is IPv6.
+func address(r *http.Request) string {
+	a, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return "address " + r.RemoteAddr
+	}
+	ip := a.Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		ip = netip.PrefixFrom(ip, 64).Masked().Addr()
+	}
+	return "address " + ip.String()
 }
 
 // objectHandler answers a request about an object, or returns the error to answer.
@@ -134,10 +153,10 @@ func (n *Node) answering(w http.ResponseWriter) {
 
 // objectCaller finds out who asks, a backend or a client, and asks the guard about a client.
 func (n *Node) objectCaller(r *http.Request, id string, action Action) (caller, error) {
-	if _, presented := auth.Token(r); presented && n.opts.Backend != nil {
+	if key, presented := auth.Token(r); presented && n.opts.Backend != nil {
 		err := n.backend(r)
 		if err == nil {
-			return caller{backend: true}, nil
+			return caller{backend: true, client: "key " + key}, nil
 		}
 		if n.opts.Authenticate == nil || !errors.Is(err, &wire.Error{Code: wire.CodeAPIKeyRequired}) {
 			return caller{}, err
@@ -161,7 +180,11 @@ func (n *Node) objectCaller(r *http.Request, id string, action Action) (caller, 
 	if err := n.allowObject(r.Context(), grant.Actor, id, action); err != nil {
 		return caller{}, err
 	}
-	return caller{actor: grant.Actor.ID, expires: grant.ExpiresAt}, nil
+	c := caller{actor: grant.Actor.ID, client: "actor " + grant.Actor.ID, expires: grant.ExpiresAt}
+	if c.actor == "" {
+		c.client = address(r)
+	}
+	return c, nil
 }
 
 // allowObject asks the guard of an object.
@@ -189,17 +212,65 @@ func (n *Node) objectError(err error) error {
 	return &wire.Error{Code: wire.CodeHistoryUnavailable, Message: "the log could not be read or written", Retry: spread(retryLater), Err: err}
 }
 
+// objectPlaces counts what waits, streams or is held.
+type objectPlaces struct {
+	mu      sync.Mutex // guards below
+	all     int
+	clients int            // those of clients
+	of      map[string]int // those of each client that has one, by caller.client
+}
+
+func (p *objectPlaces) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all
+}
+
+// take takes a place for a caller, or says why not.
+func (p *objectPlaces) take(c caller, limits Limits) (refused string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.all >= limits.ObjectWaits, !c.backend && p.clients >= limits.ObjectWaits-limits.ObjectWaits/4:
+		return "the node has as many streams, waits and held subscriptions of objects as it may"
+	case !c.backend && p.of[c.client] >= limits.ObjectWaitsPerClient:
+		return fmt.Sprintf("this client has %d streams, waits and held subscriptions of objects, as many as it may", p.of[c.client])
+	}
+	p.all++
+	if c.backend {
+		return ""
+	}
+	if p.of == nil {
+		p.of = map[string]int{}
+	}
+	p.clients++
+	p.of[c.client]++
+	return ""
+}
+
+func (p *objectPlaces) free(c caller) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all--
+	if c.backend {
+		return
+	}
+	p.clients--
+	if p.of[c.client]--; p.of[c.client] == 0 {
+		delete(p.of, c.client)
+	}
+}
+
 // objectPlace takes a place among what waits, streams or is held; free gives it back.
-func (n *Node) objectPlace() (free func(), err error) {
+func (n *Node) objectPlace(c caller) (free func(), err error) {
 	o := &n.objects
 	if o.ctx.Err() != nil {
 		return nil, errDraining()
 	}
-	if o.waits.Add(1) > int64(n.opts.Limits.ObjectWaits) {
-		o.waits.Add(-1)
-		return nil, &wire.Error{Code: wire.CodeConnectionLimit, Message: "the node has as many streams, waits and held subscriptions of objects as it may", Retry: spread(5 * time.Second)}
+	if refused := o.places.take(c, n.opts.Limits); refused != "" {
+		return nil, &wire.Error{Code: wire.CodeSubscriptionLimit, Message: refused, Retry: spread(5 * time.Second)}
 	}
-	return func() { o.waits.Add(-1) }, nil
+	return func() { o.places.free(c) }, nil
 }
 
 func errDraining() error {
@@ -233,10 +304,37 @@ func textBody(w http.ResponseWriter, r *http.Request) (string, error) {
 	switch err := json.Unmarshal(body.Text, &text); {
 	case err != nil || text == nil:
 		return "", wire.Errorf(wire.CodeBodyInvalid, "text is missing, or not a text")
-	case !utf8.Valid(body.Text): // decoding would replace it
-		return "", wire.Errorf(wire.CodeDataInvalid, "text is not UTF-8")
+	case !utf8.Valid(body.Text), halfPair(body.Text): // decoding would replace it
+		return "", wire.Errorf(wire.CodeDataInvalid, "text is not UTF-8, or has one half of a surrogate pair")
 	}
 	return *text, nil
+}
+
+// halfPair reports whether a JSON string, which is well-formed, escapes a surrogate that is not one of a pair.
+func halfPair(raw []byte) bool {
+	surrogate := func(i int) rune { // at i, or zero
+		if len(raw) < i+6 || raw[i] != '\\' || raw[i+1] != 'u' {
+			return 0
+		}
+		v, _ := strconv.ParseUint(string(raw[i+2:i+6]), 16, 16)
+		if r := rune(v); utf16.IsSurrogate(r) {
+			return r
+		}
+		return 0
+	}
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		if first := surrogate(i); first != 0 {
+			if utf16.DecodeRune(first, surrogate(i+6)) == utf8.RuneError {
+				return true
+			}
+			i += 10
+		}
+		i++ // what is escaped
+	}
+	return false
 }
 
 // number reads a parameter of the query.
@@ -252,8 +350,8 @@ func number(q url.Values, name string, fallback, most uint64) (uint64, error) {
 	return v, nil
 }
 
-// query returns the parameters of the query, if there are none but those with the names.
-func query(r *http.Request, names ...string) (url.Values, error) {
+// parameters returns those of the address, if there are none but those with the names.
+func parameters(r *http.Request, names ...string) (url.Values, error) {
 	q := r.URL.Query()
 	for name := range q {
 		if !slices.Contains(names, name) {
@@ -291,7 +389,7 @@ func (n *Node) serveObjectCount(w http.ResponseWriter, r *http.Request, id strin
 
 // serveObjectClose is DELETE …/channels/{channel}.
 func (n *Node) serveObjectClose(w http.ResponseWriter, r *http.Request, id string, _ caller) error {
-	q, err := query(r, "reason")
+	q, err := parameters(r, "reason")
 	if err != nil {
 		return err
 	}

@@ -7,16 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tidewire/tidewire"
+	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/object"
 	"github.com/tidewire/tidewire/stream"
 )
@@ -264,10 +268,16 @@ func TestO08_BacklogOverHTTP(t *testing.T) {
 	s, _ := objectServer(t, tidewire.Options{}, object.Options{})
 	sub := s.subscribeTo("o")
 	body := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", object.MaxTextBytes))
-	for range 17 {
+	s.ask("POST", "o/channels/c/messages", body, 200, nil)
+	var p polled
+	s.ask("GET", sub, "", 200, &p)
+	if held := s.Objects().Stats().BacklogBytes; held < object.MaxTextBytes { // until it is confirmed
+		t.Fatalf("%d bytes are held", held)
+	}
+	for range 16 {
 		s.ask("POST", "o/channels/c/messages", body, 200, nil)
 	}
-	var p polled
+	p = polled{}
 	s.ask("GET", sub, "", 200, &p)
 	if p.Status != "ended" || !strings.Contains(*p.Reason, "backlog") {
 		t.Fatalf("%+v", p)
@@ -337,6 +347,99 @@ func TestO19_AppendAndRead(t *testing.T) {
 	if p.Head != 0 || p.First != 1 || p.Entries == nil {
 		t.Fatalf("%+v", p)
 	}
+}
+
+// An idempotency key is its caller's alone.
+func TestO19_IdempotencyKeysOfCallers(t *testing.T) {
+	t.Parallel()
+	s := start(t, tidewire.Options{
+		Authenticate: byToken,
+		Backend:      auth.NewAPIKeys(map[string]auth.Identity{"key-1": {Subject: "shop"}, "key-2": {Subject: "stock"}}),
+	})
+	if err := s.Object("open.**", tidewire.ObjectOptions{Guard: tidewire.Public}); err != nil {
+		t.Fatal(err)
+	}
+	post := func(token, addr, key string) (seq uint64, duplicate bool) {
+		t.Helper()
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/objects/open.a/log", strings.NewReader(`{"text":"x"}`))
+		r.RemoteAddr = addr
+		r.Header.Set("Idempotency-Key", key)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		var a struct {
+			Seq       uint64
+			Duplicate bool
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || w.Code != 200 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		return a.Seq, a.Duplicate
+	}
+	key := strings.Repeat("k", stream.MaxKeyBytes)
+	callers := []struct{ token, addr string }{{"key-1", "192.0.2.1:1"}, {"key-2", "192.0.2.1:1"}, {"alice", "192.0.2.1:1"}, {"bob", "192.0.2.1:1"}, {"", "192.0.2.1:1"}, {"", "192.0.2.2:1"}}
+	for i, c := range callers {
+		if seq, duplicate := post(c.token, c.addr, key); duplicate || seq != uint64(i+1) {
+			t.Errorf("%v: seq %d, duplicate %v", c, seq, duplicate)
+		}
+	}
+	for i, c := range callers {
+		if seq, duplicate := post(c.token, strings.Replace(c.addr, ":1", ":9", 1), key); !duplicate || seq != uint64(i+1) {
+			t.Errorf("%v again: seq %d, duplicate %v", c, seq, duplicate)
+		}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/objects/open.a/log", strings.NewReader(`{"text":"x"}`))
+	r.Header.Set("Idempotency-Key", key+"k")
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "QUERY_INVALID") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// A pair of surrogates is a character, however it is written.
+func TestO04_EscapedTexts(t *testing.T) {
+	t.Parallel()
+	s, _ := objectServer(t, tidewire.Options{}, object.Options{})
+	s.ask("POST", "o/log", `{"text":"\ud83d\uDE00\\ud800 \u0041\ufffd"}`, 200, nil)
+	var p struct{ Entries []struct{ Text string } }
+	s.ask("GET", "o/log", "", 200, &p)
+	if len(p.Entries) != 1 || p.Entries[0].Text != "😀\\ud800 A\ufffd" {
+		t.Fatalf("%q", p)
+	}
+}
+
+func TestO17_TrimOverHTTP(t *testing.T) {
+	t.Parallel()
+	s, _ := objectServer(t, tidewire.Options{}, object.Options{})
+	for i := range 5 {
+		s.ask("POST", "o/log", fmt.Sprintf(`{"text":"t%d"}`, i+1), 200, nil)
+	}
+	f := s.follow(t.Context(), "o/log?after=4", "")
+	last := f.want(5, "t5").id
+	var head, anew struct {
+		Epoch       string
+		First, Head uint64
+	}
+	s.ask("DELETE", "o/log?keep=2", "", 200, &head)
+	if head.First != 4 || head.Head != 5 || !strings.HasSuffix(last, head.Epoch) {
+		t.Fatalf("%+v", head)
+	}
+	s.ask("DELETE", "o/log?keep=9", "", 200, &anew)
+	if anew != head {
+		t.Fatalf("%+v, then %+v", head, anew)
+	}
+	s.ask("DELETE", "o/log?keep=0", "", 200, &anew)
+	if anew.First != 1 || anew.Head != 0 || anew.Epoch == head.Epoch {
+		t.Fatalf("%+v, then %+v", head, anew)
+	}
+	s.ask("POST", "o/log", `{"text":"new"}`, 200, nil)
+	if e := f.next(); e.event != "gap" { // who follows is told
+		t.Fatalf("%+v", e)
+	}
+	f.want(1, "new")
 }
 
 // sse is a stream of server-sent events.
@@ -606,6 +709,14 @@ func TestO19_BadInput(t *testing.T) {
 		{"POST", "o/channels/c/messages", `{"text":"` + strings.Repeat("x", 65_537) + `"}`, "DATA_INVALID", 400},
 		{"POST", "o/channels/c/messages", `{"text":"` + strings.Repeat("x", 400_000) + `"}`, "BODY_TOO_LARGE", 413},
 		{"POST", "o/log", `{"text":"` + strings.Repeat("x", 65_537) + `"}`, "DATA_INVALID", 400},
+		{"POST", "o/log", `{"text":"\ud800"}`, "DATA_INVALID", 400},
+		{"POST", "o/log", `{"text":"a\\\uDFFFb"}`, "DATA_INVALID", 400},
+		{"POST", "o/log", `{"text":"\ud83d\ud83d\ude00"}`, "DATA_INVALID", 400},
+		{"POST", "o/channels/c/messages", `{"text":"\ud83d\n"}`, "DATA_INVALID", 400},
+		{"DELETE", "o/log", ``, "QUERY_INVALID", 400},
+		{"DELETE", "o/log?keep=", ``, "QUERY_INVALID", 400},
+		{"DELETE", "o/log?keep=-1", ``, "QUERY_INVALID", 400},
+		{"DELETE", "o/log?keep=1&count=1", ``, "QUERY_INVALID", 400},
 		{"POST", "o/channels/" + long + "/messages", `{"text":"a"}`, "QUERY_INVALID", 400},
 		{"POST", "o/channels/a%20b/subscriptions", ``, "QUERY_INVALID", 400},
 		{"GET", "o/channels/a%2Fb", ``, "QUERY_INVALID", 400},
@@ -697,6 +808,8 @@ func TestO19_WhoMay(t *testing.T) {
 		{"alice", "POST", "user.alice/log", "", "TOPIC_FORBIDDEN", 403},
 		{"alice", "POST", "user.alice/channels/c/messages", "", "TOPIC_FORBIDDEN", 403},
 		{"alice", "DELETE", "user.alice/channels/c", "", "TOPIC_FORBIDDEN", 403},
+		{"alice", "DELETE", "user.alice/log?keep=0", "", "TOPIC_FORBIDDEN", 403},
+		{"alice", "DELETE", "open.a/log?keep=0", "", "", 200},
 		{"alice", "GET", "user.alice/channels/c", "", "", 200},
 		{"alice", "GET", "user.alice/channels/c/messages", "", "", 204},
 		{"alice", "POST", "user.alice/channels/c/subscriptions", "", "", 200},
@@ -785,10 +898,10 @@ func TestO20_WaitsAreBounded(t *testing.T) {
 	a, b := s.subscribeTo("o"), s.subscribeTo("p")
 	ctx, cancel := context.WithCancel(t.Context())
 	f := s.follow(ctx, "o/log", "")
-	for _, try := range []string{"GET o/channels/c/messages", "POST o/channels/c/subscriptions"} {
+	for _, try := range []string{"GET o/channels/c/messages", "POST o/channels/c/subscriptions", "GET o/log"} {
 		method, path, _ := strings.Cut(try, " ")
 		resp, body := s.call(method, "/v1/objects/"+path, "key-1", "")
-		if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, "CONNECTION_LIMIT") {
+		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, `"SUBSCRIPTION_LIMIT"`) || !strings.Contains(body, "waits") {
 			t.Errorf("%s: %d %s", try, resp.StatusCode, body)
 		}
 	}
@@ -801,6 +914,197 @@ func TestO20_WaitsAreBounded(t *testing.T) {
 		_, metrics := s.call("GET", "/metrics", "", "")
 		return strings.Contains(metrics, "tidewire_object_waits 0\n") && strings.Contains(metrics, "tidewire_object_events 0\n")
 	})
+}
+
+// byToken authenticates everybody with a token as the actor of that name, and others as anonymous.
+func byToken(r *http.Request) (*tidewire.Grant, error) {
+	return &tidewire.Grant{Actor: tidewire.Actor{ID: strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")}}, nil
+}
+
+// One client cannot take all places, nor can all clients together take those of backends.
+func TestO20_PlacesOfClients(t *testing.T) {
+	t.Parallel()
+	s, _ := objectServer(t, tidewire.Options{Authenticate: byToken, Limits: tidewire.Limits{ObjectWaits: 12, ObjectWaitsPerClient: 4}}, object.Options{})
+	subscribe := func(key, addr string) (*httptest.ResponseRecorder, string) {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/objects/open.a/channels/c/subscriptions", nil)
+		r.RemoteAddr = addr
+		if key != "" {
+			r.Header.Set("Authorization", "Bearer "+key)
+		}
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		var a struct{ Subscription string }
+		_ = json.Unmarshal(w.Body.Bytes(), &a)
+		return w, a.Subscription
+	}
+	refused := func(key, addr, why string) {
+		t.Helper()
+		w, _ := subscribe(key, addr)
+		if body := w.Body.String(); w.Code != 429 || w.Header().Get("Retry-After") == "" || !strings.Contains(body, `"SUBSCRIPTION_LIMIT"`) || !strings.Contains(body, why) {
+			t.Errorf("%s at %s: %d %s, want %q", key, addr, w.Code, body, why)
+		}
+	}
+	first := ""
+	for i := range 4 {
+		_, first = subscribe("alice", fmt.Sprintf("192.0.2.%d:1", i))
+		if _, sub := subscribe("", fmt.Sprintf("[2001:db8:0:1::%d]:7", i+1)); first == "" || sub == "" {
+			t.Fatal("a client has no place")
+		}
+	}
+	refused("alice", "192.0.2.9:1", "this client")
+	refused("", "[2001:db8:0:1::99]:1", "this client")
+	if _, sub := subscribe("", "[2001:db8:0:2::1]:1"); sub == "" {
+		t.Fatal("another network has no place")
+	}
+	refused("bob", "192.0.2.1:1", "the node") // clients have nine of the twelve
+	for range 3 {
+		s.subscribeTo("o")
+	}
+	refused("key-1", "192.0.2.1:1", "the node")
+	if resp, body := s.call("DELETE", "/v1/objects/open.a/subscriptions/"+first, "alice", ""); resp.StatusCode != 204 {
+		t.Fatal(body)
+	}
+	eventually(t, "a free place", func() bool { _, sub := subscribe("alice", "192.0.2.1:1"); return sub != "" })
+	refused("alice", "192.0.2.1:1", "the node")
+}
+
+// stuck is the connection of a client that does not read.
+type stuck struct {
+	http.ResponseWriter
+	writing chan struct{} // closed at the first write
+	once    sync.Once
+	release chan struct{}
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	s.once.Do(func() { close(s.writing) })
+	<-s.release
+	return len(p), nil
+}
+
+// A page has at most 256 KiB of text, says that there is more, and has a place while it is written.
+func TestO20_PagesOfTheLog(t *testing.T) {
+	t.Parallel()
+	s, log := objectServer(t, tidewire.Options{}, object.Options{})
+	text := strings.Repeat("x", object.MaxTextBytes)
+	for range 10 {
+		if _, err := log.Append(t.Context(), object.LogName("o"), []byte(text), stream.AppendOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sizes []int
+	for after, more := uint64(0), true; more; {
+		var p struct {
+			Head    uint64
+			More    bool
+			Entries []struct {
+				Seq  uint64
+				Text string
+			}
+		}
+		s.ask("GET", fmt.Sprint("o/log?after=", after), "", 200, &p)
+		for _, e := range p.Entries {
+			if after++; e.Seq != after || e.Text != text {
+				t.Fatalf("seq %d, want %d", e.Seq, after)
+			}
+		}
+		if more = p.More; more != (after < p.Head) || p.Head != 10 {
+			t.Fatalf("head %d, more %v at %d", p.Head, more, after)
+		}
+		sizes = append(sizes, len(p.Entries))
+	}
+	if fmt.Sprint(sizes) != "[4 4 2]" {
+		t.Errorf("pages of %v entries", sizes)
+	}
+	var none struct{ More bool }
+	s.ask("GET", "o/log?limit=0&after=9", "", 200, &none)
+	if !none.More {
+		t.Error("there is more behind 9")
+	}
+	w := &stuck{ResponseWriter: httptest.NewRecorder(), writing: make(chan struct{}), release: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/objects/open.a/log", nil))
+	})
+	<-w.writing
+	if _, metrics := s.call("GET", "/metrics", "", ""); !strings.Contains(metrics, "tidewire_object_waits 1\n") {
+		t.Error("a page that is written has no place")
+	}
+	close(w.release)
+	wg.Wait()
+}
+
+// copying is a store that reads from a file, as far as memory goes.
+type copying struct {
+	*stream.Memory
+	reads atomic.Int64
+}
+
+func (c *copying) Read(ctx context.Context, name string, after stream.Position, limit int) (stream.Page, error) {
+	c.reads.Add(1)
+	p, err := c.Memory.Read(ctx, name, after, limit)
+	for i := range p.Entries {
+		p.Entries[i].Data = slices.Clone(p.Entries[i].Data)
+	}
+	return p, err
+}
+
+// A follower that does not read holds about a page in memory, of whatever size the entries are. It is alone, as it measures.
+func TestO20_SlowFollowersAreCheap(t *testing.T) {
+	for _, size := range []int{4000, object.MaxTextBytes} {
+		log := stream.NewMemory(stream.MemoryOptions{})
+		store := &copying{Memory: log}
+		host, err := object.NewHost(object.Options{Log: store, EventTimeout: object.MaxEventTimeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := backend(t, tidewire.Options{WriteTimeout: time.Minute, Objects: host})
+		for range 16 << 20 / size {
+			if _, err := log.Append(t.Context(), object.LogName("o"), slices.Repeat([]byte("x"), size), stream.AppendOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const followers = 8
+		before := heapInUse()
+		var conns []net.Conn
+		for range followers {
+			conn, err := net.Dial("tcp", s.http.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, conn)
+			_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+			if _, err := io.WriteString(conn, "GET /v1/objects/o/log HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer key-1\r\nAccept: text/event-stream\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "streams", func() bool { return host.Stats().Events == followers })
+		reads, since := int64(0), time.Now()
+		eventually(t, "that all are stuck, and nothing is read", func() bool {
+			if now := store.reads.Load(); now != reads {
+				reads, since = now, time.Now()
+			}
+			return reads > followers && time.Since(since) > 200*time.Millisecond
+		})
+		each := int64(0)
+		defer func() { t.Logf("entries of %d bytes: %d KiB for each follower", size, each>>10) }()
+		eventually(t, "cheap followers", func() bool {
+			each = (heapInUse() - before) / followers
+			return each <= 600<<10
+		})
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		eventually(t, "no stream", func() bool { return host.Stats().Events == 0 })
+	}
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // O15: what a client holds and does not come back to is evicted.
@@ -855,11 +1159,19 @@ func (failingLog) Read(context.Context, string, stream.Position, int) (stream.Pa
 	return stream.Page{}, errors.New("disk full at /secret")
 }
 
+func (failingLog) Trim(context.Context, string, stream.Retention) error {
+	return errors.New("disk full at /secret")
+}
+
 func TestO19_LogUnavailable(t *testing.T) {
 	t.Parallel()
 	s, _ := objectServer(t, tidewire.Options{}, object.Options{Log: failingLog{stream.NewMemory(stream.MemoryOptions{})}})
-	for _, method := range []string{"POST", "GET"} {
-		resp, body := s.call(method, "/v1/objects/o/log", "key-1", `{"text":"x"}`)
+	for _, method := range []string{"POST", "GET", "DELETE"} {
+		path := "/v1/objects/o/log"
+		if method == "DELETE" {
+			path += "?keep=1"
+		}
+		resp, body := s.call(method, path, "key-1", `{"text":"x"}`)
 		if resp.StatusCode != 503 || !strings.Contains(body, "HISTORY_UNAVAILABLE") || resp.Header.Get("Retry-After") == "" || strings.Contains(body, "secret") {
 			t.Errorf("%d %s", resp.StatusCode, body)
 		}

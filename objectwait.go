@@ -12,20 +12,11 @@ import (
 	"github.com/tidewire/tidewire/wire"
 )
 
-// Bounds of the answer to one poll, beside its first message.
-const (
-	pollMessages = 100
-	pollBytes    = 256 << 10
-)
-
-// poller numbers the messages of a subscription and keeps those that its client has not confirmed, so that an answer that is lost can be asked for again.
+// poller is how a client waits for the messages of a subscription.
 type poller struct {
 	event  *object.Event
 	handle string
 	once   bool // the end of the event is a time-out, not the end of a subscription that the client knows
-
-	before  uint64 // the number of the last message that is confirmed
-	pending []string
 }
 
 // pollMessage is a message in the answer to a poll.
@@ -41,43 +32,22 @@ type pollAnswer struct {
 	Reason   *string       `json:"reason,omitempty"`
 }
 
-// poll confirms the messages up to after and returns those that follow, at once or when one comes; nil at the time-out. It is not safe for concurrent use.
+// poll confirms the messages up to after and returns those that follow, at once or when one comes; nil at the time-out.
 func (p *poller) poll(ctx context.Context, after uint64, wait time.Duration) (*pollAnswer, error) {
-	if after < p.before || after > p.before+uint64(len(p.pending)) {
-		return nil, wire.Errorf(wire.CodeQueryInvalid, "after is %d: %d messages are confirmed, and %d more were sent", after, p.before, len(p.pending))
-	}
-	p.pending = p.pending[after-p.before:]
-	p.before = after
-	if len(p.pending) == 0 {
-		p.pending = nil
-		bytes := 0
-		for len(p.pending) < pollMessages && bytes < pollBytes {
-			status, text, err := p.event.Wait(ctx, p.handle, wait)
-			if err == nil && status == object.Message {
-				p.pending = append(p.pending, text)
-				bytes += len(text)
-				wait = 0
-				continue
-			}
-			switch {
-			case len(p.pending) > 0: // what follows is found by the next poll
-			case err != nil:
-				return nil, err
-			case status == object.Ended && p.once && p.event.Context().Err() != nil:
-				return nil, nil
-			case status == object.Ended:
-				return &pollAnswer{Status: "ended", Reason: &text}, nil
-			default:
-				return nil, nil
-			}
-			break
+	got, err := p.event.Peek(ctx, p.handle, after, wait)
+	switch {
+	case err != nil:
+		return nil, err
+	case got.Status == object.Message:
+		a := &pollAnswer{Status: "messages"}
+		for i, text := range got.Texts {
+			a.Messages = append(a.Messages, pollMessage{Number: after + uint64(i) + 1, Text: text})
 		}
+		return a, nil
+	case got.Status == object.Ended && !(p.once && p.event.Context().Err() != nil):
+		return &pollAnswer{Status: "ended", Reason: &got.Reason}, nil
 	}
-	a := &pollAnswer{Status: "messages"}
-	for i, text := range p.pending {
-		a.Messages = append(a.Messages, pollMessage{Number: p.before + uint64(i) + 1, Text: text})
-	}
-	return a, nil
+	return nil, nil
 }
 
 // answerPoll waits and answers.
@@ -104,7 +74,7 @@ func (n *Node) serveObjectWait(w http.ResponseWriter, r *http.Request, id string
 	if err != nil {
 		return err
 	}
-	free, err := n.objectPlace()
+	free, err := n.objectPlace(c)
 	if err != nil {
 		return err
 	}
@@ -125,7 +95,7 @@ func (n *Node) serveObjectWait(w http.ResponseWriter, r *http.Request, id string
 
 // pollQuery reads the parameters of a poll.
 func pollQuery(r *http.Request, names ...string) (wait time.Duration, after uint64, err error) {
-	q, err := query(r, names...)
+	q, err := parameters(r, names...)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -143,7 +113,7 @@ type held struct {
 	owner  caller
 
 	turn   chan struct{} // holds the turn when nobody polls
-	poller poller        // used by who has the turn
+	poller poller
 
 	mu   sync.Mutex // guards next
 	next func()     // ends the poll that has the turn, or waits for it
@@ -152,7 +122,7 @@ type held struct {
 // serveObjectSubscribe is POST …/channels/{channel}/subscriptions.
 func (n *Node) serveObjectSubscribe(w http.ResponseWriter, r *http.Request, id string, c caller) error {
 	o := &n.objects
-	free, err := n.objectPlace()
+	free, err := n.objectPlace(c)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type session struct {
 	id      string // public id of the session; empty before hello
 	member  string // id in rosters
 	subs    []*subscription
+	queries []*querySubscription
 }
 
 // subscription is one channel of a session. Its place is taken when the command is read, before anything is waited for.
@@ -45,7 +46,6 @@ type subscription struct {
 	// Owned by the channel's lane.
 	live   bool
 	log    *history // of a channel with history
-	epoch  string   // of the position that the client was told
 	acks   bool     // it acknowledges
 	room   *room    // set while it gets the roster
 	joined bool     // in the roster
@@ -114,7 +114,11 @@ func (s *session) Message(_ *hub.Conn, binary bool, data []byte) {
 	case wire.TypeHello:
 		err = s.hello(c)
 	case wire.TypeSubscribe:
-		err = s.subscribe(c)
+		if c.Query != "" {
+			err = s.subscribeQuery(c)
+		} else {
+			err = s.subscribe(c)
+		}
 	case wire.TypeUnsubscribe:
 		err = s.unsubscribe(c)
 	case wire.TypePublish:
@@ -238,6 +242,11 @@ func (s *session) reserve(c wire.Command) (sub *subscription, repeated bool, rel
 	actor := s.actor()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, q := range s.queries {
+		if q.sid == c.SID {
+			return nil, false, nil, wire.Errorf(wire.CodeSubscriptionIDTaken, "the sid is in use for a live query")
+		}
+	}
 	for _, o := range s.subs {
 		switch {
 		case o.sid == c.SID && o.channel == c.Channel:
@@ -364,11 +373,10 @@ func (s *session) place(ctx context.Context, sub *subscription, c wire.Command, 
 		return s.node.historyError(sub.channel, err)
 	}
 	if p, live := s.conn.Position(sub.channel); live && c.Since == nil { // it only begins to acknowledge
-		at = stream.Position{Offset: p.Offset, Epoch: sub.epoch}
+		at = stream.Position{Offset: p.Offset, Epoch: p.Tag}
 	}
-	sub.epoch = at.Epoch
 	sub.acks = sub.acks || c.Ack
-	o := hub.LogOptions{Offset: at.Offset}
+	o := hub.LogOptions{Offset: at.Offset, Tag: at.Epoch}
 	if sub.acks {
 		o.Window = rule.opts.History.AckWindow
 	}
@@ -382,7 +390,10 @@ func joinError(err error) error {
 	if errors.Is(err, hub.ErrChannelLimit) || errors.Is(err, hub.ErrConnChannelLimit) {
 		return &wire.Error{Code: wire.CodeSubscriptionLimit, Message: "no place for another channel", Err: err}
 	}
-	return fmt.Errorf("join: %w", err) // closed: the refusal goes nowhere
+	if errors.Is(err, hub.ErrClosed) {
+		return &wire.Error{Code: wire.CodeDraining, Message: "the connection is closing", Err: err} // it goes nowhere
+	}
+	return fmt.Errorf("join: %w", err)
 }
 
 // repeat is the beat of a subscription. It also joins the roster if it was not joined, and resyncs it.
@@ -409,7 +420,7 @@ func (s *session) repeat(sub *subscription, c wire.Command) error {
 		}
 	case sub.log != nil:
 		p, _ := s.conn.Position(sub.channel)
-		at = stream.Position{Offset: p.Offset, Epoch: sub.epoch}
+		at = stream.Position{Offset: p.Offset, Epoch: p.Tag}
 		fallthrough
 	default:
 		s.send(s.subscribed(sub, at, nil))
@@ -441,6 +452,9 @@ func (s *session) unsubscribe(c wire.Command) error {
 	}
 	s.mu.Unlock()
 	if sub == nil {
+		if known, err := s.unsubscribeQuery(c); known {
+			return err
+		}
 		return wire.Errorf(wire.CodeSubscriptionUnknown, "no subscription with this sid")
 	}
 	c.Channel = sub.channel
@@ -541,5 +555,6 @@ func (s *session) Closed(_ *hub.Conn, reason hub.Reason) {
 			s.node.tenants.release(sub.tenant)
 		}
 	}
+	s.closeQueries()
 	s.node.stats.closed(reason.Code)
 }

@@ -238,7 +238,7 @@ func TestS10_SubscribedMeansLive(t *testing.T) {
 func TestS10_SkippedStandsWhereMessagesAreMissing(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []tidewire.Policy{tidewire.PolicyDropOldest, tidewire.PolicyDropNewest} {
-		s := start(t, tidewire.Options{Limits: tidewire.Limits{QueueMessages: 16, DroppedFrames: 1 << 20, FrameBytes: 128 << 10}}, func(n *tidewire.Node) error {
+		s := start(t, tidewire.Options{WriteTimeout: time.Minute, Limits: tidewire.Limits{QueueMessages: 16, DroppedFrames: 1 << 20, FrameBytes: 128 << 10}}, func(n *tidewire.Node) error {
 			return n.Channel("feed", tidewire.ChannelOptions{Guard: tidewire.Public, Policy: policy})
 		})
 		c := s.connect()

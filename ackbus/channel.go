@@ -10,7 +10,7 @@ type Channel interface {
 	// Post hands one message to the transport. It does not wait for receivers. Nobody changes message afterwards.
 	Post(message []byte) error
 	// Listen calls receive for each message of the others, in the order of each poster, until stop is called; a call that runs then may still end after it.
-	// Receive does not block, and may keep message but not change it. It may be called before Listen or Post have returned.
+	// Receive must not block, nor send on the bus that posts here: it may be called while that bus is sending. It may keep message but not change it. It may be called before Listen or Post have returned.
 	Listen(receive func(message []byte)) (stop func(), err error)
 }
 

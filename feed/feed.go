@@ -86,7 +86,7 @@ type Select struct {
 	Table *row.Table
 	// SQL selects all columns of the table in their order, with Args as the parameters.
 	SQL  string
-	Args []row.Value
+	Args []any
 	// Rows says the same without SQL, for databases that have none: which rows, in which order, at most how many (zero: all).
 	Match func(row.Row) bool
 	Less  func(a, b row.Row) bool

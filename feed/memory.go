@@ -10,12 +10,14 @@ import (
 	"github.com/tidewire/tidewire/row"
 )
 
-// Memory is a database in memory, for tests.
+// Memory is a database in memory, for tests. A commit returns when the sink has it.
 type Memory struct {
-	mu     sync.Mutex // guards below; held while a sink is called, so that commits keep their order
+	order sync.Mutex // held over a commit and while a sink is called; before mu
+	sink  Sink       // guarded by order
+
+	mu     sync.Mutex // guards below
 	tables map[row.Name]*memoryTable
 	last   uint64
-	sink   Sink
 }
 
 type memoryTable struct {
@@ -27,9 +29,16 @@ type memoryTable struct {
 func NewMemory(tables ...*row.Table) *Memory {
 	m := &Memory{tables: map[row.Name]*memoryTable{}}
 	for _, t := range tables {
-		m.tables[t.Identity()] = &memoryTable{t, map[row.Value]row.Row{}}
+		m.Create(t)
 	}
 	return m
+}
+
+// Create makes one more table.
+func (m *Memory) Create(t *row.Table) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tables[t.Identity()] = &memoryTable{t, map[row.Value]row.Row{}}
 }
 
 // Engine implements [Database].
@@ -88,7 +97,10 @@ func (s *memorySnapshot) Select(ctx context.Context, q Select) ([]row.Row, error
 }
 
 // Read implements [Database].
-func (m *Memory) Read(_ context.Context, f func(Snapshot) error) error {
+func (m *Memory) Read(ctx context.Context, f func(Snapshot) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	s := &memorySnapshot{memoryFence(m.last), map[row.Name][]row.Row{}}
 	for name, t := range m.tables {
@@ -102,22 +114,28 @@ func (m *Memory) Read(_ context.Context, f func(Snapshot) error) error {
 
 // Run implements [Database].
 func (m *Memory) Run(ctx context.Context, sink Sink) error {
-	m.mu.Lock()
+	m.order.Lock()
 	if m.sink != nil {
-		m.mu.Unlock()
+		m.order.Unlock()
 		return errors.New("feed: Run called twice")
 	}
 	m.sink = sink
 	sink.Reset(m.position(), "start")
-	m.mu.Unlock()
+	m.order.Unlock()
 	<-ctx.Done()
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.order.Lock()
+	defer m.order.Unlock()
 	m.sink = nil
 	return ctx.Err()
 }
 
-func (m *Memory) position() Position { return Position(fmt.Sprintf("%016x", m.last)) }
+func (m *Memory) position() Position {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return positionOf(m.last)
+}
+
+func positionOf(id uint64) Position { return Position(fmt.Sprintf("%016x", id)) }
 
 // Write is one statement of a transaction in [Memory.Commit]: the row at New's key becomes New, or the row at Old's key is deleted, or, with neither, the table is emptied.
 type Write struct {
@@ -127,16 +145,22 @@ type Write struct {
 
 // Commit does the writes in one transaction.
 func (m *Memory) Commit(writes ...Write) {
+	m.order.Lock()
+	defer m.order.Unlock()
+	if tx := m.apply(writes); m.sink != nil && len(tx.Changes) > 0 {
+		m.sink.Commit(tx)
+	}
+}
+
+func (m *Memory) apply(writes []Write) *Tx {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
-	tx := &Tx{Position: m.position(), ID: m.last}
+	tx := &Tx{Position: positionOf(m.last), ID: m.last}
 	for _, w := range writes {
 		tx.Changes = append(tx.Changes, m.applyLocked(w)...)
 	}
-	if m.sink != nil {
-		m.sink.Commit(tx)
-	}
+	return tx
 }
 
 func (m *Memory) applyLocked(w Write) []Change {
@@ -165,8 +189,8 @@ func (m *Memory) applyLocked(w Write) []Change {
 
 // Lose makes the feed begin anew, as if its slot were gone.
 func (m *Memory) Lose(reason string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.order.Lock()
+	defer m.order.Unlock()
 	if m.sink != nil {
 		m.sink.Reset(m.position(), reason)
 	}

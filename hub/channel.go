@@ -4,6 +4,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -171,6 +172,7 @@ type channelMap struct {
 	shards [64]channelShard
 	count  atomic.Int64
 	max    int64
+	free   string // prefix of the names that do not count
 }
 
 type channelShard struct {
@@ -179,9 +181,14 @@ type channelShard struct {
 	_  [64]byte
 }
 
-func (cm *channelMap) init(limit int64) {
+func (cm *channelMap) init(limit int64, free string) {
 	cm.seed = maphash.MakeSeed()
-	cm.max = limit
+	cm.max, cm.free = limit, free
+}
+
+// counts reports whether a channel counts against the limit.
+func (cm *channelMap) counts(name string) bool {
+	return cm.free == "" || !strings.HasPrefix(name, cm.free)
 }
 
 func (cm *channelMap) shard(name string) *channelShard {
@@ -202,7 +209,7 @@ func (cm *channelMap) hold(name string) (*channel, error) {
 	defer s.mu.Unlock()
 	ch := s.m[name]
 	if ch == nil {
-		if cm.count.Add(1) > cm.max {
+		if cm.counts(name) && cm.count.Add(1) > cm.max {
 			cm.count.Add(-1)
 			return nil, ErrChannelLimit
 		}
@@ -232,6 +239,8 @@ func (cm *channelMap) drop(ch *channel, holds int) {
 	if ch.holds == 0 && ch.n == 0 && !ch.dead {
 		ch.dead = true
 		delete(s.m, ch.name)
-		cm.count.Add(-1)
+		if cm.counts(ch.name) {
+			cm.count.Add(-1)
+		}
 	}
 }

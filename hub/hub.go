@@ -29,6 +29,8 @@ type Options struct {
 	MaxConns           int
 	MaxChannels        int
 	MaxChannelsPerConn int
+	// FreePrefix begins the names of channels that do not count in MaxChannels: who joins connections to them bounds them. Empty means that all count.
+	FreePrefix string
 	// MaxTasks bounds the goroutines that run tasks, MaxTasksPerConn the tasks that wait for one connection. Zero means 256 and 256.
 	MaxTasks        int
 	MaxTasksPerConn int
@@ -41,9 +43,9 @@ type Options struct {
 	Portable bool
 	// Skipped encodes the message that tells a connection how many publications of a channel it missed. Nil tells nothing.
 	Skipped func(d Dialect, channel string, count uint64) []byte
-	// ReadLog returns at most limit publications of a channel's log that follow an offset, encoded for one member: fewer only if these are all. An error means that it is to be asked
-	// again later. It runs in the channel's lane of the connection, and may wait. Nil means that there are no logs, and [Conn.JoinLog] is [Conn.Join].
-	ReadLog func(c *Conn, channel string, after uint64, limit int) ([]Replayed, error)
+	// ReadLog returns publications of a channel's log that follow a position, at most limit of them, encoded for one member, and whether these are all. It runs in the channel's lane of the connection, and may
+	// wait. An error means that it is to be asked again later. What it returns may be thrown away and asked for again: it must remember nothing. Nil means that there are no logs, and [Conn.JoinLog] is [Conn.Join].
+	ReadLog func(c *Conn, channel string, after Position, limit int) (next []Replayed, end bool, err error)
 	// AckTimeout is how long a member that acknowledges may take before it counts as slow. Zero means 5 s.
 	AckTimeout time.Duration
 	// OnDrop is called after a publication that some connections missed, with their number. It must not block.
@@ -122,7 +124,7 @@ func New(opts Options) *Hub {
 	h := &Hub{opts: opts.withDefaults(), started: time.Now(), none: make(chan struct{}), ready: make(chan struct{})}
 	h.pool.max = h.opts.MaxTasks
 	h.pool.idle = sync.NewCond(&h.pool.mu)
-	h.channels.init(int64(h.opts.MaxChannels))
+	h.channels.init(int64(h.opts.MaxChannels), h.opts.FreePrefix)
 	for range h.opts.Workers {
 		h.workers = append(h.workers, newWorker(h, len(h.workers)))
 	}

@@ -8,23 +8,29 @@ import "errors"
 
 // LogOptions says where in a channel's log a membership begins.
 type LogOptions struct {
-	// Offset is that of the last publication that the member needs no more.
+	// Offset is that of the last publication that the member needs no more. It counts as acknowledged.
 	Offset uint64
+	// Tag says which log it is of: see [Position].
+	Tag string
 	// Window, if not zero, asks for acknowledgement ([Conn.Ack]): with so many publications unacknowledged the member has no room for more, whatever its queue holds.
 	Window int
 }
 
 // Replayed is one publication from a log, encoded for one member.
 type Replayed struct {
-	// Offset is the member's position after it. It may be far from the one before if Payload tells why.
+	// Offset is the member's position after it.
 	Offset uint64
 	// Payload is the text message. Nil moves the position only.
 	Payload []byte
+	// Moved says that this is no publication but the word that the position is another one, of the log with Tag: what lies between will not come.
+	Moved bool
+	Tag   string
 }
 
 // Position is where a member is in its channel's log.
 type Position struct {
 	Offset uint64 // the last publication that was queued, or told missing
+	Tag    string // names the log that the offset is of, for Options.ReadLog
 	Sent   uint64 // the last that was queued
 	Acked  uint64 // the last that was acknowledged
 	Window int    // zero if it does not acknowledge
@@ -37,12 +43,22 @@ type position struct {
 	Position
 	generation uint32 // rises when the offset changes its meaning
 	replaying  bool   // a replay is on its way
+	floor      uint64 // nothing up to here will be acknowledged: it was told missing
 	unacked    int64  // since when something is unacknowledged, or the last acknowledgement; on the hub's clock
+}
+
+// outstanding is the number of publications that were sent and not acknowledged, those told missing among them.
+func (p *position) outstanding() uint64 {
+	if base := max(p.Acked, p.floor); p.Sent > base {
+		return p.Sent - base
+	}
+	return 0
 }
 
 // windowFull reports whether the member may not be given more before it acknowledges.
 func (p *position) windowFull() bool {
-	return p.Window > 0 && p.Sent > p.Acked && (p.Slow || p.Sent-p.Acked >= uint64(p.Window))
+	n := p.outstanding()
+	return p.Window > 0 && n > 0 && (p.Slow || n >= uint64(p.Window))
 }
 
 // sentLocked notes that the publication with an offset was queued.
@@ -51,7 +67,7 @@ func (s *Sub) sentLocked(offset uint64) {
 	if p == nil || offset == 0 {
 		return
 	}
-	if p.Window > 0 && p.Sent <= p.Acked {
+	if p.Window > 0 && p.outstanding() == 0 {
 		p.unacked = s.conn.hub.now()
 	}
 	p.Sent = offset
@@ -125,7 +141,8 @@ func (c *Conn) placeLocked(s *Sub, o LogOptions) (replay bool) {
 	}
 	p := s.pos
 	p.generation++ // what a replay is reading belongs to the old position
-	p.Offset, p.Sent, p.Acked, p.Window, p.Slow = o.Offset, o.Offset, o.Offset, o.Window, false
+	p.Position = Position{Offset: o.Offset, Tag: o.Tag, Sent: o.Offset, Acked: o.Offset, Window: o.Window, Behind: p.Behind}
+	p.floor = 0
 	// Behind even if nothing is missing: only a look at the log can tell.
 	return c.behindLocked(s)
 }
@@ -140,7 +157,8 @@ func (c *Conn) Ack(name string, offset uint64) bool {
 	}
 	p := s.pos
 	replay := false
-	if offset = min(offset, p.Sent); offset > p.Acked { // it cannot know what it was not given
+	// It cannot know what it was not given; and an acknowledgement of what a lost log held may still be on its way.
+	if offset = min(offset, p.Sent); offset > max(p.Acked, p.floor) {
 		p.Acked = offset
 		p.unacked = c.hub.now()
 		p.Slow = p.Slow && p.Acked < p.Sent
@@ -254,9 +272,14 @@ func (c *Conn) catchUp(s *Sub) {
 			c.mu.Unlock()
 			return
 		}
-		after, generation := s.pos.Offset, s.pos.generation
+		if s.pos.windowFull() || c.halfFullLocked(1) { // nothing is read for who has no room
+			s.pos.replaying = false
+			c.mu.Unlock()
+			return
+		}
+		at, generation := s.pos.Position, s.pos.generation
 		c.mu.Unlock()
-		next, err := c.hub.opts.ReadLog(c, s.ch.name, after, replayPage)
+		next, end, err := c.hub.opts.ReadLog(c, s.ch.name, at, replayPage)
 		if len(next) > 0 {
 			empty = 0
 		} else if empty++; empty > emptyPages {
@@ -268,14 +291,14 @@ func (c *Conn) catchUp(s *Sub) {
 			c.mu.Unlock()
 			return
 		}
-		if !c.replayPage(s, next, generation) {
+		if !c.replayPage(s, next, end, generation) {
 			return
 		}
 	}
 }
 
 // replayPage queues what was read, as much as there is room for, and reports whether to read on.
-func (c *Conn) replayPage(s *Sub, next []Replayed, generation uint32) (more bool) {
+func (c *Conn) replayPage(s *Sub, next []Replayed, end bool, generation uint32) (more bool) {
 	frames := make([]*frame, len(next))
 	for i, r := range next {
 		frames[i] = &frame{ch: s.ch, policy: CatchUp}
@@ -301,9 +324,13 @@ func (c *Conn) replayPage(s *Sub, next []Replayed, generation uint32) (more bool
 		if full = p.windowFull() || f.data != nil && c.halfFullLocked(len(f.data)); full {
 			break
 		}
-		if jump := next[i].Offset != p.Offset+1; jump { // nothing before it will be acknowledged
-			p.Sent, p.Acked = next[i].Offset, next[i].Offset
-		} else if f.data != nil {
+		switch {
+		case next[i].Moved:
+			if next[i].Tag != p.Tag {
+				p.Acked = 0 // of another log
+			}
+			p.Tag, p.Sent, p.floor, p.Slow = next[i].Tag, next[i].Offset, next[i].Offset, false
+		case f.data != nil:
 			s.sentLocked(next[i].Offset)
 		}
 		p.Offset = next[i].Offset
@@ -313,8 +340,8 @@ func (c *Conn) replayPage(s *Sub, next []Replayed, generation uint32) (more bool
 		}
 	}
 	s.marker = nil
-	// The page was the end of the log. What was appended since is being published, or was, and set ch.last before it was queued to any member: either it meets this member live, or this sees it.
-	live := !full && len(next) < replayPage && p.Offset >= s.ch.last.Load()
+	// What was appended since the end of the log was read is being published, or was, and set ch.last before it was queued to any member: either it meets this member live, or this sees it.
+	live := !full && end && p.Offset >= s.ch.last.Load()
 	if live {
 		p.Behind = false
 		c.behind--
@@ -335,7 +362,7 @@ func (c *Conn) replayPage(s *Sub, next []Replayed, generation uint32) (more bool
 func (c *Conn) lateAcksLocked(now int64) {
 	c.subs.each(func(s *Sub) {
 		p := s.pos
-		if p != nil && p.Window > 0 && !p.Slow && p.Acked < p.Sent && now-p.unacked > int64(c.hub.opts.AckTimeout) {
+		if p != nil && p.Window > 0 && !p.Slow && p.outstanding() > 0 && now-p.unacked > int64(c.hub.opts.AckTimeout) {
 			p.Slow = true
 			c.hub.stats.slowAcks.Add(1)
 		}

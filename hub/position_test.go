@@ -36,25 +36,26 @@ func (p path) serveLog(t testing.TB, opts hub.Options) *ledger {
 	return l
 }
 
-func (l *ledger) read(_ *hub.Conn, channel string, after uint64, limit int) ([]hub.Replayed, error) {
+func (l *ledger) read(_ *hub.Conn, channel string, at hub.Position, limit int) ([]hub.Replayed, bool, error) {
+	after := at.Offset
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reads++
 	if l.fail > 0 {
 		l.fail--
-		return nil, errors.New("the store is away")
+		return nil, false, errors.New("the store is away")
 	}
 	if channel != l.channel {
-		return nil, nil
+		return nil, true, nil
 	}
-	if head := uint64(len(l.entries)); after > head || int(after)+1 < l.first {
-		return []hub.Replayed{{Offset: head, Payload: fmt.Append(nil, "lost ", l.epoch, head)}}, nil
+	if head := uint64(len(l.entries)); at.Tag != l.epoch || after > head || int(after)+1 < l.first {
+		return []hub.Replayed{{Offset: head, Payload: fmt.Append(nil, "lost ", l.epoch, head), Moved: true, Tag: l.epoch}}, true, nil
 	}
 	var out []hub.Replayed
 	for i := after; i < uint64(len(l.entries)) && len(out) < limit; i++ {
 		out = append(out, hub.Replayed{Offset: i + 1, Payload: []byte(l.entries[i])})
 	}
-	return out, nil
+	return out, len(out) < limit || int(after)+limit == len(l.entries), nil
 }
 
 // append appends without publishing, as another node would.
@@ -275,6 +276,46 @@ func TestS10_InsteadKeepsTheOffsets(t *testing.T) {
 	l.add(hub.CatchUp, "3")
 	a.want("yours", "3")
 	b.want("2", "3")
+}
+
+// The word that a log was lost may find no room when it is first made: it is neither forgotten nor overtaken by the messages of the new log.
+func TestS10_LossIsToldWhateverIsFull(t *testing.T) {
+	t.Parallel()
+	for _, sent := range []int{2, 1, 0} {
+		l := path{}.serveLog(t, hub.Options{AckTimeout: 100 * time.Millisecond})
+		c, sc := l.dial(t)
+		_ = sc.JoinLog("log", hub.Everyone, nil, hub.LogOptions{Window: 2})
+		for i := range sent {
+			l.add(hub.CatchUp, numbered(i))
+			c.want(numbered(i))
+		}
+		eventually(t, "live", func() bool { p, _ := sc.Position("log"); return !p.Behind })
+		l.order.Lock()
+		l.mu.Lock()
+		l.entries, l.epoch = nil, "new "
+		l.mu.Unlock()
+		for i := range 5 {
+			l.append(fmt.Sprint("new", i))
+		}
+		l.Rewind("log")
+		l.order.Unlock()
+		if sent == 2 { // the window is full: nothing comes before something is acknowledged
+			sc.Ack("log", 2)
+		}
+		c.want("lost new 5")
+		sc.Ack("log", uint64(sent)) // late, of the old log
+		l.add(hub.CatchUp, "next")
+		c.want("next")
+		if p, _ := sc.Position("log"); p.Acked != 0 || p.Sent != 6 || p.Slow {
+			t.Errorf("%d sent before: %+v", sent, p)
+		}
+		sc.Ack("log", 6)
+		for i := range 4 { // it does not stall
+			l.add(hub.CatchUp, numbered(i))
+			c.want(numbered(i))
+			sc.Ack("log", uint64(7+i))
+		}
+	}
 }
 
 func TestB14_WindowStopsAndAcksResume(t *testing.T) {

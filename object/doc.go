@@ -24,8 +24,12 @@
 //
 // # Slow subscribers
 //
-// A subscription's backlog is the bytes of the texts that it has not read, where an empty text counts as one. Past 1 MiB (1,048,576) the subscription is cut off: its unread messages are
-// dropped, it does not count as delivered, and Wait says so. Messages are held once for all subscriptions of a channel. Publishing never waits.
+// A subscription's backlog is the bytes of the texts that it has not read, or, with [Event.Peek], not confirmed. Past 1 MiB (1,048,576), or past 65,536 messages, the subscription is cut off: its unread messages are
+// dropped, it does not count as delivered, and Wait says so. Publishing never waits.
+//
+// A message is held once for all subscriptions of its channel, until the last of them has read it. All that is held by a host counts its texts and 64 bytes for each message
+// ([Options.MaxBacklogBytes]): while that is past its bound, a subscription that has unread messages is cut off in the same way when another is published to it. One that has
+// read everything gets the message, so what waits of one channel never cuts off the readers of another.
 //
 // # Violations and statuses
 //

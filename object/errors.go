@@ -15,6 +15,8 @@ const (
 	MaxReasonBytes  = 1_024
 	MaxWait         = time.Hour
 	MaxEventTimeout = 15 * time.Minute
+	// MaxBacklogMessages is how many messages may wait for one subscription, beside the bytes of Options.MaxBacklog.
+	MaxBacklogMessages = 65_536
 )
 
 // ErrViolation is what every violation is.
@@ -30,6 +32,7 @@ var (
 	ErrHandle        = violation("the handle is not of a subscription of this event")
 	ErrChannels      = violation("the object has as many channels as it may")
 	ErrSubscriptions = violation("the channel, or the event, has as many subscriptions as it may")
+	ErrAfter         = violation("the message to go on behind is before one that was confirmed, or was not given yet")
 	ErrEnded         = violation("the event has ended")
 )
 

@@ -158,23 +158,58 @@ func (e *Event) Publish(name, text string) (delivered int, err error) {
 
 // Wait waits at most for timeout, 0 to 1 h, for a message or the end of a subscription. What was queued before a channel was closed comes first; once the end was
 // told, it is told again. A timeout of zero only looks. When ctx ends first, its error is returned and nothing is lost; when the event ends, that is the end of the subscription.
-func (e *Event) Wait(ctx context.Context, handle string, timeout time.Duration) (Status, string, error) {
+func (e *Event) Wait(ctx context.Context, handle string, timeout time.Duration) (status Status, text string, err error) {
+	err = e.await(ctx, handle, timeout, func(s *subscription) (done bool, _ error) {
+		status, text, done = s.take(e.host)
+		return done, nil
+	})
+	if err != nil {
+		return 0, "", err
+	}
+	return status, text, nil
+}
+
+// Bounds of the messages that Peek returns at once: so many, and no more once they have so many bytes.
+const (
+	PeekMessages = 100
+	PeekBytes    = 256 << 10
+)
+
+// Peeked is what Peek returns: the status, with Message some texts, and with Ended the reason.
+type Peeked struct {
+	Status Status
+	Texts  []string
+	Reason string
+}
+
+// Peek is [Event.Wait] for a reader whose messages may get lost on the way. The messages of a subscription are numbered from 1. Peek confirms those up to after, and returns the ones
+// behind it, which stay in the backlog until they are confirmed. With an after that was confirmed before, or not given yet, it is [ErrAfter].
+func (e *Event) Peek(ctx context.Context, handle string, after uint64, timeout time.Duration) (p Peeked, err error) {
+	err = e.await(ctx, handle, timeout, func(s *subscription) (done bool, _ error) {
+		if first, last := s.number(), max(s.number(), s.peeked); after < uint64(first) || after > uint64(last) {
+			return false, fmt.Errorf("%w: got %d, want %d to %d", ErrAfter, after, first, last)
+		}
+		p, done = s.peek(e.host, int(after))
+		return done, nil
+	})
+	return p, err
+}
+
+// await calls try, with the lock, whenever there may be something, until it is done, the time is over or ctx ends.
+func (e *Event) await(ctx context.Context, handle string, timeout time.Duration, try func(*subscription) (done bool, err error)) error {
 	if timeout < 0 || timeout > MaxWait {
-		return 0, "", fmt.Errorf("%w: got %s", ErrWait, timeout)
+		return fmt.Errorf("%w: got %s", ErrWait, timeout)
 	}
 	if err := e.lock(); err != nil {
-		return 0, "", err
+		return err
 	}
 	defer e.unlock()
 	s := e.subs[handle]
 	if s == nil {
-		return 0, "", ErrHandle
+		return ErrHandle
 	}
-	if status, text, ok := s.take(); ok {
-		return status, text, nil
-	}
-	if timeout == 0 {
-		return TimedOut, "", nil
+	if done, err := try(s); done || err != nil || timeout == 0 {
+		return err
 	}
 	e.calls++
 	defer func() { e.calls-- }()
@@ -202,13 +237,10 @@ func (e *Event) Wait(ctx context.Context, handle string, timeout time.Duration) 
 			e.endLocked()
 		}
 		if left && !e.ended {
-			return 0, "", ctx.Err()
+			return ctx.Err()
 		}
-		if status, text, ok := s.take(); ok {
-			return status, text, nil
-		}
-		if expired {
-			return TimedOut, "", nil
+		if done, err := try(s); done || err != nil || expired {
+			return err
 		}
 	}
 }
@@ -272,7 +304,7 @@ func (e *Event) Append(ctx context.Context, text, key string) (stream.Appended, 
 	return a, e.explain(err)
 }
 
-// Read returns at most limit entries of the object's log behind a position, and its head. Where the log does not continue the position it is [stream.ErrGap], with the head.
+// Read returns at most limit entries of the object's log behind a position, and its head: fewer if they are large, see [stream.Store]. Where the log does not continue the position it is [stream.ErrGap], with the head.
 func (e *Event) Read(ctx context.Context, after stream.Position, limit int) (stream.Page, error) {
 	ctx, done, err := e.enter(ctx)
 	if err != nil {
@@ -281,6 +313,26 @@ func (e *Event) Read(ctx context.Context, after stream.Position, limit int) (str
 	defer done()
 	p, err := e.host.opts.Log.Read(ctx, LogName(e.object.id), after, limit)
 	return p, e.explain(err)
+}
+
+// Trim removes the oldest entries of the object's log until it is within r. Followers that have not read them meet [stream.ErrGap].
+func (e *Event) Trim(ctx context.Context, r stream.Retention) error {
+	ctx, done, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return e.explain(e.host.opts.Log.Trim(ctx, LogName(e.object.id), r))
+}
+
+// Reset removes the object's log with its idempotency keys. What is appended later has the seqs from 1 in another epoch, with which followers meet [stream.ErrGap].
+func (e *Event) Reset(ctx context.Context) error {
+	ctx, done, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return e.explain(e.host.opts.Log.Reset(ctx, LogName(e.object.id)))
 }
 
 // Follow yields the entries of the object's log behind a position and waits for more: each once and in order, until ctx or the event ends, or the log does not

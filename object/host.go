@@ -16,6 +16,7 @@ const (
 	DefaultChannels      = 64
 	DefaultSubscriptions = 256
 	DefaultBacklog       = 1 << 20
+	defaultBacklogBytes  = 256 << 20
 	defaultEventTimeout  = 30 * time.Second
 	defaultIdleTimeout   = time.Minute
 )
@@ -34,8 +35,11 @@ type Options struct {
 	MaxChannels int
 	// MaxSubscriptions is how many subscriptions a channel may have. Zero means 256, which is the least.
 	MaxSubscriptions int
-	// MaxBacklog is how many bytes may wait for one subscription. Zero means 1 MiB, which is the least.
+	// MaxBacklog is how many bytes of text may wait for one subscription. Zero means 1 MiB, which is the least. See also MaxBacklogMessages.
 	MaxBacklog int
+	// MaxBacklogBytes bounds what waits for all subscriptions of the host: the bytes of the texts and 64 for each message, each counted once for its channel. Past it only
+	// subscriptions that have read everything get a message. Zero means 256 MiB; at least MaxBacklog.
+	MaxBacklogBytes int64
 }
 
 // Host runs the events of objects in this process. Its methods may be called from any goroutine.
@@ -43,8 +47,9 @@ type Host struct {
 	opts    Options
 	seed    maphash.Seed
 	shards  [64]shard
-	backlog string // the reason of a subscription that was cut off
+	backlog string // the reason of a subscription that was cut off for its bytes
 
+	held                           atomic.Int64 // bytes of the messages that are not read, with their overhead
 	events, subscriptions, waiters atomic.Int64
 	published, delivered, cut      atomic.Uint64
 }
@@ -88,6 +93,12 @@ func NewHost(opts Options) (*Host, error) {
 		if *l.value < l.least {
 			return nil, fmt.Errorf("object: %s is %d, want at least %d", l.name, *l.value, l.least)
 		}
+	}
+	if opts.MaxBacklogBytes == 0 {
+		opts.MaxBacklogBytes = max(defaultBacklogBytes, int64(opts.MaxBacklog))
+	}
+	if opts.MaxBacklogBytes < int64(opts.MaxBacklog) {
+		return nil, fmt.Errorf("object: MaxBacklogBytes is %d, want at least MaxBacklog, %d", opts.MaxBacklogBytes, opts.MaxBacklog)
 	}
 	if opts.Log == nil {
 		opts.Log = stream.NewMemory(stream.MemoryOptions{})
@@ -182,6 +193,7 @@ type Stats struct {
 	Events        int // running
 	Subscriptions int
 	Waiters       int    // calls of Wait that block
+	BacklogBytes  int64  // held for subscriptions, as Options.MaxBacklogBytes counts
 	Published     uint64 // messages, to channels that had a subscription
 	Delivered     uint64 // messages put into the queue of a subscription
 	Cut           uint64 // subscriptions cut off for their backlog
@@ -190,7 +202,7 @@ type Stats struct {
 // Stats returns the host's numbers.
 func (h *Host) Stats() Stats {
 	s := Stats{
-		Events: int(h.events.Load()), Subscriptions: int(h.subscriptions.Load()), Waiters: int(h.waiters.Load()),
+		Events: int(h.events.Load()), Subscriptions: int(h.subscriptions.Load()), Waiters: int(h.waiters.Load()), BacklogBytes: h.held.Load(),
 		Published: h.published.Load(), Delivered: h.delivered.Load(), Cut: h.cut.Load(),
 	}
 	for i := range h.shards {

@@ -353,3 +353,33 @@ func TestO18_GapIsTold(t *testing.T) {
 		t.Fatal(last)
 	}
 }
+
+func TestO17_TrimAndReset(t *testing.T) {
+	t.Parallel()
+	e := begin(t, newHost(t, object.Options{}), "o")
+	for i := range 5 {
+		must(e.Append(t.Context(), fmt.Sprint("t", i+1), fmt.Sprint("k", i+1)))
+	}
+	if err := e.Trim(t.Context(), stream.Retention{Count: 2}); err != nil {
+		t.Fatal(err)
+	}
+	old := must(e.Read(t.Context(), stream.Position{Offset: 3}, 10))
+	if old.Head.First != 4 || old.Head.Offset != 5 || len(old.Entries) != 2 || string(old.Entries[0].Data) != "t4" {
+		t.Fatalf("%+v", old)
+	}
+	if _, err := e.Read(t.Context(), stream.Position{Offset: 2}, 10); !errors.Is(err, stream.ErrGap) {
+		t.Fatal(err)
+	}
+	if err := e.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := must(e.Append(t.Context(), "new", "k5")); a.Offset != 1 || a.Duplicate || a.Epoch == old.Head.Epoch {
+		t.Fatalf("%+v", a)
+	}
+	e.End()
+	for _, err := range []error{e.Trim(t.Context(), stream.Retention{Count: 1}), e.Reset(t.Context())} {
+		if !errors.Is(err, object.ErrEnded) {
+			t.Error(err)
+		}
+	}
+}

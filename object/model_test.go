@@ -19,8 +19,8 @@ import (
 // naive is a subscription as the source describes it: a list of texts.
 type naive struct {
 	event  int
-	name   string // "" when it has no place in a channel
-	queue  []string
+	name   string    // "" when it has no place in a channel
+	queue  []*string // one for each message of the channel
 	over   bool
 	told   bool
 	reason string
@@ -67,10 +67,10 @@ func TestO12_Model(t *testing.T) {
 			text := texts[rng.IntN(len(texts))]
 			want := 0
 			for _, s := range in {
-				s.queue = append(s.queue, text)
+				s.queue = append(s.queue, &text)
 				size := 0
 				for _, q := range s.queue {
-					size += max(1, len(q))
+					size += len(*q)
 				}
 				if size > 1<<20 {
 					s.end("backlog over 1 MiB")
@@ -92,7 +92,7 @@ func TestO12_Model(t *testing.T) {
 			wantStatus, want := object.TimedOut, ""
 			switch {
 			case len(s.queue) > 0:
-				wantStatus, want = object.Message, s.queue[0]
+				wantStatus, want = object.Message, *s.queue[0]
 				s.queue = s.queue[1:]
 			case s.over:
 				wantStatus, want = object.Ended, s.reason
@@ -132,6 +132,18 @@ func TestO12_Model(t *testing.T) {
 			if n := must(e.SubscriberCount(name)); n != len(in) {
 				t.Fatalf("step %d: SubscriberCount = %d, want %d", step, n, len(in))
 			}
+		}
+		held, seen := int64(0), map[*string]bool{}
+		for _, s := range subs {
+			for _, q := range s.queue {
+				if !seen[q] {
+					seen[q] = true
+					held += int64(len(*q) + 64)
+				}
+			}
+		}
+		if got := h.Stats().BacklogBytes; got != held {
+			t.Fatalf("step %d: %d bytes are held, want %d", step, got, held)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -246,7 +247,7 @@ func TestO01_Names(t *testing.T) {
 func TestO02_LimitsAreRaisedNotLowered(t *testing.T) {
 	t.Parallel()
 	for _, o := range []object.Options{
-		{MaxChannels: 63}, {MaxSubscriptions: 255}, {MaxBacklog: 1<<20 - 1}, {EventTimeout: object.MaxEventTimeout + 1}, {EventTimeout: -1}, {IdleTimeout: -1},
+		{MaxChannels: 63}, {MaxSubscriptions: 255}, {MaxBacklog: 1<<20 - 1}, {MaxBacklogBytes: 1<<20 - 1}, {MaxBacklogBytes: -1}, {EventTimeout: object.MaxEventTimeout + 1}, {EventTimeout: -1}, {IdleTimeout: -1},
 	} {
 		if _, err := object.NewHost(o); err == nil {
 			t.Errorf("%+v is accepted", o)
@@ -303,6 +304,147 @@ func TestO03_Handles(t *testing.T) {
 		}
 		seen[s] = true
 	}
+}
+
+// A backlog is also bounded by its number of messages, so that short texts, and empty ones, cost no more than long ones.
+func TestO08_BacklogOfShortTexts(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "x"} {
+		h, a, b := two(t)
+		s := must(a.Subscribe("c"))
+		for i := range object.MaxBacklogMessages {
+			if n := must(b.Publish("c", text)); n != 1 {
+				t.Fatalf("message %d: Publish = %d", i, n)
+			}
+		}
+		wantWait(t, a, s, 0, object.Message, text)
+		if n := must(b.Publish("c", text)); n != 1 {
+			t.Fatal("there was a place")
+		}
+		if n := must(b.Publish("c", text)); n != 0 {
+			t.Fatalf("past the bound Publish = %d", n)
+		}
+		wantWait(t, a, s, 0, object.Ended, "backlog over 65536 messages")
+		if st := h.Stats(); st.BacklogBytes != 0 || st.Cut != 1 {
+			t.Fatalf("%+v", st)
+		}
+	}
+}
+
+// The backlogs of a host are bounded together: past that only who has read everything gets a message.
+func TestO08_BacklogOfTheHost(t *testing.T) {
+	t.Parallel()
+	const most = 1 << 20
+	h := newHost(t, object.Options{MaxBacklogBytes: most})
+	text := strings.Repeat("x", object.MaxTextBytes)
+	hoarder := begin(t, h, "hoarder")
+	var hoarded []string
+	for i := range 10 {
+		name := fmt.Sprint("c", i)
+		hoarded = append(hoarded, must(hoarder.Subscribe(name)), must(hoarder.Subscribe(name))) // held once
+		must(hoarder.Publish(name, text))
+	}
+	if got := h.Stats().BacklogBytes; got != 10*(object.MaxTextBytes+64) {
+		t.Fatalf("%d bytes are held", got)
+	}
+	kept := 0
+	for range 10 {
+		kept += must(hoarder.Publish("c0", text))
+	}
+	if got := h.Stats().BacklogBytes; kept != 5*2 || got > most {
+		t.Fatalf("%d delivered, %d bytes are held", kept, got)
+	}
+	for _, s := range hoarded[:2] {
+		wantWait(t, hoarder, s, 0, object.Ended, "backlog of all subscriptions over its bound")
+	}
+	for i := 1; i < 7; i++ { // full again
+		wantWait(t, hoarder, must(hoarder.Subscribe("c0")), 0, object.TimedOut, "")
+		must(hoarder.Publish("c0", text))
+		hoarded = append(hoarded, must(hoarder.Subscribe(fmt.Sprint("d", i))))
+		must(hoarder.Publish(fmt.Sprint("d", i), text))
+	}
+	// Others who keep up are not cut off.
+	a := begin(t, h, "o")
+	s := must(a.Subscribe("c"))
+	for range 3 {
+		if n := must(a.Publish("c", text)); n != 1 {
+			t.Fatal("cut off for the backlog of others")
+		}
+		wantWait(t, a, s, 0, object.Message, text)
+	}
+	hoarder.End()
+	a.End()
+	if got := h.Stats().BacklogBytes; got != 0 {
+		t.Fatalf("%d bytes are held of nothing", got)
+	}
+}
+
+// What Peek has given can be had again until it is confirmed, and is part of the backlog until then.
+func TestO07_Peek(t *testing.T) {
+	t.Parallel()
+	h, a, b := two(t)
+	must(a.Subscribe("c"))
+	must(b.Publish("c", "before"))
+	s := must(a.Subscribe("c"))
+	peek := func(after uint64, want object.Status, texts ...string) {
+		t.Helper()
+		p, err := a.Peek(t.Context(), s, after, 0)
+		if err != nil || p.Status != want || !slices.Equal(p.Texts, texts) {
+			t.Fatalf("Peek = %+v, %v; want %v %q", p, err, want, texts)
+		}
+	}
+	refused := func(after uint64) {
+		t.Helper()
+		_, err := a.Peek(t.Context(), s, after, 0)
+		wantIs(t, err, object.ErrAfter)
+	}
+	peek(0, object.TimedOut)
+	for _, text := range []string{"1", "2", "3"} {
+		must(b.Publish("c", text))
+	}
+	refused(1) // it was not given yet
+	for range 2 {
+		peek(0, object.Message, "1", "2", "3")
+	}
+	must(b.Publish("c", "4"))
+	peek(2, object.Message, "3", "4")
+	refused(1)
+	refused(5)
+	refused(1 << 63)
+	if got := h.Stats().BacklogBytes; got != (64+6)+4*(64+1) {
+		t.Fatalf("%d bytes are held", got) // the first subscription has read nothing
+	}
+	must(b.CloseChannel("c", "done"))
+	peek(2, object.Message, "3", "4")
+	p, err := a.Peek(t.Context(), s, 4, 0)
+	if err != nil || p.Status != object.Ended || p.Reason != "done" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	peek(4, object.Ended)
+
+	s = must(a.Subscribe("d"))
+	text := strings.Repeat("x", object.MaxTextBytes)
+	for range 16 {
+		must(b.Publish("d", text))
+	}
+	peek(0, object.Message, text, text, text, text)
+	peek(3, object.Message, text, text, text, text)
+	if n := must(b.Publish("d", text)); n != 1 {
+		t.Fatal("what was confirmed counts")
+	}
+	for i, want := range []int{1, 1, 0} { // to 15, 16 and 17 texts: what was given and not confirmed counts
+		if n := must(b.Publish("d", text)); n != want {
+			t.Fatalf("Publish %d = %d", i, n)
+		}
+	}
+	p, err = a.Peek(t.Context(), s, 3, 0)
+	if err != nil || p.Status != object.Ended || p.Reason != "backlog over 1 MiB" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	_, err = a.Peek(t.Context(), "made up", 0, 0)
+	wantIs(t, err, object.ErrHandle)
+	_, err = a.Peek(t.Context(), s, 0, -1)
+	wantIs(t, err, object.ErrWait)
 }
 
 // Messages are queued from the moment on when Subscribe has returned, and for each subscription.
@@ -401,14 +543,16 @@ func TestO08_Accounting(t *testing.T) {
 	t.Parallel()
 	_, a, b := two(t)
 	s := must(a.Subscribe("c"))
-	for i := range 1 << 20 { // an empty text counts as one byte
-		if n := must(b.Publish("c", "")); n != 1 {
+	for i := range 1 << 15 {
+		if n := must(b.Publish("c", strings.Repeat("x", 32))); n != 1 {
 			t.Fatalf("message %d: Publish = %d", i, n)
 		}
 	}
-	wantWait(t, a, s, 0, object.Message, "") // what was read does not count
-	if n := must(b.Publish("c", "x")); n != 1 {
-		t.Fatal("cut off at 1 MiB")
+	wantWait(t, a, s, 0, object.Message, strings.Repeat("x", 32)) // what was read does not count
+	for _, text := range []string{strings.Repeat("x", 32), ""} {
+		if n := must(b.Publish("c", text)); n != 1 {
+			t.Fatal("cut off at 1 MiB")
+		}
 	}
 	if n := must(b.Publish("c", "x")); n != 0 {
 		t.Fatal("not cut off past 1 MiB")

@@ -61,8 +61,9 @@ func (r *reader) read(ctx context.Context, name string, after stream.Position, l
 	if n == 0 {
 		return p, nil
 	}
-	p.Entries = make([]stream.Entry, 0, n)
+	p.Entries = make([]stream.Entry, 0, min(n, 256))
 	r.entries.ints(1, id, int64(after.Offset), n)
+	cut, bytes := false, 0
 	for {
 		more, err := r.entries.row()
 		if err != nil {
@@ -75,11 +76,16 @@ func (r *reader) read(ctx context.Context, name string, after stream.Position, l
 			r.entries.done()
 			return stream.Page{}, err
 		}
-		p.Entries = append(p.Entries, stream.Entry{
-			Offset: uint64(r.entries.ColumnInt64(0)), Time: time.Unix(0, r.entries.ColumnInt64(1)), Data: r.entries.ColumnBlob(2, nil),
-		})
+		data := r.entries.ColumnBlob(2, nil)
+		if bytes += len(data); bytes > stream.MaxPageBytes && len(p.Entries) > 0 {
+			cut = true
+			r.entries.done()
+			break
+		}
+		p.Entries = append(p.Entries, stream.Entry{Offset: uint64(r.entries.ColumnInt64(0)), Time: time.Unix(0, r.entries.ColumnInt64(1)), Data: data})
 	}
-	if int64(len(p.Entries)) != n || p.Entries[n-1].Offset != after.Offset+uint64(n) {
+	got := len(p.Entries)
+	if !cut && int64(got) != n || p.Entries[got-1].Offset != after.Offset+uint64(got) {
 		return stream.Page{}, fmt.Errorf("the file is damaged: entries behind %d are missing", after.Offset)
 	}
 	return p, nil

@@ -14,7 +14,7 @@ import (
 type MemoryOptions struct {
 	// MaxLogs bounds the logs. Past it, one that was not used for long and is not watched is lost. Zero means 100,000.
 	MaxLogs int
-	// MaxBytes bounds the memory of all entries and keys. Past it logs are lost in the same way, and then the oldest entries of the log that grows. Zero means 256 MiB.
+	// MaxBytes bounds the memory of all entries and keys. Past it the largest logs lose their older entries, small ones keep theirs. Zero means 256 MiB.
 	MaxBytes int64
 	// Now is the clock. Nil means [time.Now].
 	Now func() time.Time
@@ -92,7 +92,7 @@ func (m *Memory) log(name string, create bool) *memoryLog {
 	defer m.mu.Unlock()
 	l := m.logs[name]
 	if l == nil && create {
-		for len(m.logs) >= m.maxLogs && m.evictLocked(nil) {
+		for len(m.logs) >= m.maxLogs && m.evictLocked() {
 		}
 		l = &memoryLog{name: name, epoch: m.generation, used: m.now()}
 		m.logs[name] = l
@@ -208,44 +208,63 @@ func (l *memoryLog) headLocked() Head {
 	return Head{Position{l.head, l.epoch}, l.head - uint64(len(l.entries)-l.start) + 1}
 }
 
-// shrink brings the memory of all logs under its bound after l has grown.
+// sample is how many logs are looked at to find one to take from.
+const sample = 16
+
+// shrink brings the memory of all logs under its bound after l has grown. It takes from the largest log of some, so that who fills much loses first, and the small logs of others stay.
 func (m *Memory) shrink(l *memoryLog) {
-	if m.bytes.Load() <= m.maxBytes {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for m.bytes.Load() > m.maxBytes && m.evictLocked(l) {
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for m.bytes.Load() > m.maxBytes && len(l.entries)-l.start > 1 {
-		m.bytes.Add(l.trimLocked(Retention{Count: (len(l.entries) - l.start + 1) / 2}, m.now()))
+	for m.bytes.Load() > m.maxBytes {
+		m.mu.Lock()
+		largest, size := l, l.size()
+		seen := 0
+		for _, o := range m.logs { // in random order
+			if n := o.size(); n > size {
+				largest, size = o, n
+			}
+			if seen++; seen == sample {
+				break
+			}
+		}
+		m.mu.Unlock()
+		freed := largest.halve(m.now())
+		m.bytes.Add(freed)
+		if freed == 0 { // nothing is left but the newest entries
+			return
+		}
 	}
 }
 
-// sample is how many logs are looked at to find one that was not used for long.
-const sample = 16
+// size is about what a log costs.
+func (l *memoryLog) size() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes + int64(len(l.entries)-l.start)*entryOverhead + int64(len(l.keyAges))*keyOverhead
+}
 
-// evictLocked frees what has expired, or removes the log used least recently among some, and reports whether there was anything.
-func (m *Memory) evictLocked(except *memoryLog) bool {
-	now := m.now()
+// halve frees what has expired, and the older half of the rest, and returns the change of the memory in use.
+func (l *memoryLog) halve(now time.Time) (grown int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	grown = l.trimLocked(l.retain, now)
+	if n := len(l.entries) - l.start; n > 1 {
+		return grown + l.trimLocked(Retention{Count: (n + 1) / 2}, now)
+	}
+	return grown + l.forgetKeysLocked(now, len(l.keyAges)/2)
+}
+
+// evictLocked removes the log used least recently among some that nobody watches, and reports whether there was one.
+func (m *Memory) evictLocked() bool {
 	var oldest *memoryLog
+	var since time.Time
 	seen := 0
 	for _, l := range m.logs { // in random order
-		if l == except {
-			continue
-		}
 		l.mu.Lock()
-		freed := l.forgetKeysLocked(now, MaxKeys) + l.trimLocked(l.retain, now)
-		idle := len(l.watchers) == 0
-		used := l.used
+		idle, used := len(l.watchers) == 0, l.used
 		l.mu.Unlock()
-		m.bytes.Add(freed)
-		if idle && (oldest == nil || used.Before(oldest.used)) {
-			oldest = l
+		if idle && (oldest == nil || used.Before(since)) {
+			oldest, since = l, used
 		}
-		if seen++; seen == sample && oldest != nil {
+		if seen++; seen >= sample && oldest != nil || seen == 16*sample {
 			break
 		}
 	}
@@ -314,7 +333,13 @@ func (m *Memory) Read(ctx context.Context, name string, after Position, limit in
 		return p, ErrGap
 	}
 	from := l.start + int(after.Offset+1-p.Head.First)
-	to := min(len(l.entries), from+max(limit, 0))
+	to, bytes := from, 0
+	for to < len(l.entries) && to-from < limit {
+		if bytes += len(l.entries[to].Data); bytes > MaxPageBytes && to > from {
+			break
+		}
+		to++
+	}
 	p.Entries = slices.Clone(l.entries[from:to])
 	return p, nil
 }

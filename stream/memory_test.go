@@ -3,6 +3,7 @@ package stream_test
 import (
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,6 +85,76 @@ func TestMemory_MaxBytes(t *testing.T) {
 	h, err := m.Head(ctx, fmt.Sprint(1999%3))
 	if err != nil || h.First > h.Offset {
 		t.Errorf("nothing is left of the newest log: %+v, %v", h, err)
+	}
+}
+
+// A log remembers its newest MaxKeys keys, each of them, and no more.
+func TestMemory_MaxKeys(t *testing.T) {
+	t.Parallel()
+	s := stream.NewMemory(stream.MemoryOptions{})
+	key := func(k string) stream.Appended {
+		t.Helper()
+		a, err := s.Append(t.Context(), "a", nil, stream.AppendOptions{Key: k, Retain: stream.Retention{Count: 10}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	key("first")
+	var wg sync.WaitGroup
+	for g := range 100 {
+		wg.Go(func() {
+			for i := g; i < stream.MaxKeys-1; i += 100 {
+				if _, err := s.Append(t.Context(), "a", nil, stream.AppendOptions{Key: fmt.Sprint(i), Retain: stream.Retention{Count: 10}}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if a := key("first"); !a.Duplicate || a.Offset != 1 {
+		t.Errorf("the oldest of %d keys: %+v", stream.MaxKeys, a)
+	}
+	key("last")
+	if a := key("first"); a.Duplicate {
+		t.Errorf("the oldest of %d keys: %+v", stream.MaxKeys+1, a)
+	}
+	if a := key("last"); !a.Duplicate {
+		t.Errorf("the newest key: %+v", a)
+	}
+}
+
+// One who fills the memory loses the most; the small logs of others stay whole, and appending stays cheap.
+func TestMemory_WhoFillsLoses(t *testing.T) {
+	t.Parallel()
+	m := stream.NewMemory(stream.MemoryOptions{MaxBytes: 1 << 20})
+	ctx := t.Context()
+	put := func(name string, size int) stream.Appended {
+		t.Helper()
+		a, err := m.Append(ctx, name, make([]byte, size), stream.AppendOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	var small stream.Appended
+	for range 10 {
+		small = put("small", 100)
+	}
+	for i := range 5000 {
+		name := fmt.Sprint("large", i%50)
+		if i < 50 { // all are watched
+			stop, err := m.Watch(name, func(string, stream.Entry) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+		}
+		put(name, 10_000)
+	}
+	p, err := m.Read(ctx, "small", stream.Position{Epoch: small.Epoch}, 100)
+	if err != nil || len(p.Entries) != 10 {
+		t.Errorf("%d entries are left of the small log: %v", len(p.Entries), err)
 	}
 }
 

@@ -22,7 +22,7 @@
 //
 // # Bounds
 //
-// A log keeps what its [Retention] allows, measured at each append and read; an expired entry is never read. Keys of appends are remembered for [KeyWindow], the newest [MaxKeys] of a log.
+// A log keeps what its [Retention] allows, measured at each append and read; an expired entry is never read. Keys of appends are remembered for [KeyWindow], but only the newest [MaxKeys] of a log.
 // A store refuses an entry larger than [MaxEntryBytes] and a name longer than [MaxNameBytes].
 package stream
 
@@ -39,9 +39,11 @@ const (
 	MaxNameBytes  = 512
 	MaxKeyBytes   = 256
 	MaxEntryBytes = 1 << 20
+	// MaxPageBytes bounds the data of a page, unless one entry alone is larger.
+	MaxPageBytes = 256 << 10
 	// KeyWindow is how long the key of an append is remembered, and MaxKeys how many of one log are.
 	KeyWindow = 2 * time.Minute
-	MaxKeys   = 10_000
+	MaxKeys   = 100_000
 )
 
 // Errors of every store.
@@ -88,6 +90,14 @@ type Page struct {
 	Head Head
 }
 
+// Ends reports whether there was nothing behind the page, which was read after an offset.
+func (p Page) Ends(after uint64) bool {
+	if n := len(p.Entries); n > 0 {
+		after = p.Entries[n-1].Offset
+	}
+	return after >= p.Head.Offset
+}
+
 // Retention bounds what a log keeps. A zero field bounds nothing.
 type Retention struct {
 	Count int           // entries
@@ -117,7 +127,7 @@ type Store interface {
 	Append(ctx context.Context, name string, data []byte, opts AppendOptions) (Appended, error)
 	// Head returns where a log is.
 	Head(ctx context.Context, name string) (Head, error)
-	// Read returns at most limit entries behind a position, all that are there if the page is shorter. With [ErrGap] the page has the head alone.
+	// Read returns entries behind a position: at most limit, and at most [MaxPageBytes] of data, but one at least if there is one; [Page.Ends] says whether these are all. With [ErrGap] the page has the head alone.
 	Read(ctx context.Context, name string, after Position, limit int) (Page, error)
 	// Trim removes the oldest entries until the log is within r.
 	Trim(ctx context.Context, name string, r Retention) error
@@ -160,6 +170,12 @@ func Last(ctx context.Context, s Store, name string, n int) (Page, error) {
 			after.Offset = h.Offset - uint64(n)
 		}
 		p, err := s.Read(ctx, name, after, n)
+		for err == nil && !p.Ends(after.Offset) && len(p.Entries) < n {
+			var more Page
+			more, err = s.Read(ctx, name, Position{p.Entries[len(p.Entries)-1].Offset, h.Epoch}, n-len(p.Entries))
+			p.Entries = append(p.Entries, more.Entries...)
+			p.Head = more.Head
+		}
 		if !errors.Is(err, ErrGap) { // it was trimmed meanwhile
 			return p, err
 		}
@@ -193,13 +209,15 @@ func Follow(ctx context.Context, s Store, name string, after Position) iter.Seq2
 			}
 			// An empty position takes the epoch that it meets: from there on it must stay the same.
 			after.Epoch = page.Head.Epoch
-			for _, e := range page.Entries {
+			ends := page.Ends(after.Offset)
+			for i, e := range page.Entries {
+				page.Entries[i] = Entry{} // a consumer may take long
 				after.Offset = e.Offset
 				if !yield(e, nil) {
 					return
 				}
 			}
-			if len(page.Entries) == followPage {
+			if !ends {
 				continue
 			}
 			select {

@@ -33,6 +33,8 @@ type Command struct {
 	Key      string          `json:"key"`
 	Echo     *bool           `json:"echo"`
 	Token    string          `json:"token"`
+	Query    string          `json:"query"`
+	Input    json.RawMessage `json:"input"`
 	Since    *Since          `json:"since"`
 	Ack      bool            `json:"ack"`
 	Offset   uint64          `json:"offset"`
@@ -99,6 +101,9 @@ func (c *Command) check(limits Limits) error {
 	case TypeHello:
 		return c.checkHello()
 	case TypeSubscribe:
+		if c.Query != "" {
+			return first(c.needSID(), c.checkQuery(), c.checkSince())
+		}
 		return first(c.needSID(), c.needChannel(), c.checkWish(limits), c.checkSince())
 	case TypeUnsubscribe:
 		return c.needSID()
@@ -139,6 +144,19 @@ func (c *Command) checkWish(limits Limits) error {
 		return nil
 	}
 	return c.needData("presence.data", c.Presence.Data, limits.PresenceBytes)
+}
+
+func (c *Command) checkQuery() error {
+	switch {
+	case !validID(c.Query):
+		return Errorf(CodeDataInvalid, "query must have 1 to %d bytes", MaxIDBytes)
+	case c.Channel != "" || c.Presence != nil || c.Ack || c.Since != nil && c.Since.Last > 0:
+		return Errorf(CodeDataInvalid, "a live query has no channel, presence, ack or last")
+	}
+	if len(c.Input) == 0 {
+		return nil
+	}
+	return c.needData("input", c.Input, 0)
 }
 
 func (c *Command) checkSince() error {

@@ -22,6 +22,10 @@ const (
 	CodeHistoryDisabled       Code = "HISTORY_DISABLED"
 	CodeHistoryGap            Code = "HISTORY_GAP"
 	CodeHistoryUnavailable    Code = "HISTORY_UNAVAILABLE"
+	CodeQueryUnknown          Code = "LIVE_QUERY_UNKNOWN"
+	CodeInputInvalid          Code = "INPUT_INVALID"
+	CodeResultTooLarge        Code = "RESULT_TOO_LARGE"
+	CodeDatabaseUnavailable   Code = "DATABASE_UNAVAILABLE"
 	CodeChannelInvalid        Code = "CHANNEL_INVALID"
 	CodeDataInvalid           Code = "DATA_INVALID"
 	CodeMessageTooLarge       Code = "MESSAGE_TOO_LARGE"
@@ -57,9 +61,9 @@ type CodeInfo struct {
 }
 
 var codes = []CodeInfo{
-	{CodeTopicForbidden, http.StatusForbidden, "No guard allows this actor to do this on this channel.", "Declare the channel with a guard that allows it (channels deny by default), or connect as an actor who may.", false},
+	{CodeTopicForbidden, http.StatusForbidden, "No guard allows this actor to do this here.", "Declare the channel, object or query with a guard that allows it (they deny by default), or connect as an actor who may.", false},
 	{CodeGuardFailed, http.StatusServiceUnavailable, "The guard of the channel could not decide.", "Try again after the delay; the operator finds the reason in the server's log.", true},
-	{CodeSubscriptionLimit, http.StatusTooManyRequests, "The connection, its tenant or the node holds as many subscriptions or channels as it may.", "Unsubscribe from what is not needed, or raise the limit at the server.", false},
+	{CodeSubscriptionLimit, http.StatusTooManyRequests, "The connection, the client, its tenant, the object or the node holds as many subscriptions, waits or channels as it may.", "End what is not needed; if the answer names a delay, try again after it; or raise the limit at the server.", false},
 	{CodeSubscriptionIDTaken, http.StatusConflict, "The sid, or the channel, is already subscribed on this connection.", "Use one sid for each channel, and unsubscribe before using it for another.", false},
 	{CodeSubscriptionUnknown, http.StatusNotFound, "No subscription with this sid on this connection.", "Unsubscribe once, with the sid given to subscribe.", false},
 	{CodePresenceDisabled, http.StatusNotFound, "The channel keeps no roster.", "Declare the channel with presence, or subscribe without it.", false},
@@ -67,6 +71,10 @@ var codes = []CodeInfo{
 	{CodeHistoryDisabled, http.StatusNotFound, "The channel keeps no history, so it has no offsets to acknowledge or read.", "Declare the channel with history, or subscribe without ack.", false},
 	{CodeHistoryGap, http.StatusGone, "The history does not continue the position: it was trimmed, has expired, was lost, or the position is ahead of it.", "Read the present state, then go on from the position in the answer.", false},
 	{CodeHistoryUnavailable, http.StatusServiceUnavailable, "The store of the history did not answer.", "Try again after the delay, with the same id: it is kept once. The operator finds the reason in the server's log.", true},
+	{CodeQueryUnknown, http.StatusNotFound, "No live query of this name may be used here.", "Declare the query at the server, and use its name.", false},
+	{CodeInputInvalid, http.StatusBadRequest, "The input does not fit the query's parameters.", "Correct the parameter that the cause names.", false},
+	{CodeResultTooLarge, http.StatusRequestEntityTooLarge, "The result of the query is larger than one may be.", "Narrow the query, give it a limit or fewer columns, or raise the limit at the server.", false},
+	{CodeDatabaseUnavailable, http.StatusServiceUnavailable, "The database of the query could not be read.", "Try again after the delay; the operator finds the reason in the server's log.", true},
 	{CodeChannelInvalid, http.StatusBadRequest, "The channel name is malformed.", "Use segments of A-Z a-z 0-9 _ - : @ ~ = joined by dots, at most 255 bytes.", false},
 	{CodeDataInvalid, http.StatusBadRequest, "A member of the message is missing, malformed, too big or too deep.", "Correct the member that the cause names.", false},
 	{CodeMessageTooLarge, http.StatusRequestEntityTooLarge, "The message is larger than a connection may queue.", "Send less, or a reference to where the data is.", false},

@@ -59,6 +59,7 @@ type Reply struct {
 	Re           string `json:"re,omitempty"`
 	SID          string `json:"sid,omitempty"`
 	ID           string `json:"id,omitempty"`
+	QID          string `json:"qid,omitempty"`
 	Channel      string `json:"channel,omitempty"`
 	Code         Code   `json:"code,omitempty"`
 	Cause        string `json:"cause,omitempty"`

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tidewire/tidewire"
 	"github.com/tidewire/tidewire/object"
+	"github.com/tidewire/tidewire/query"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -57,6 +58,8 @@ type config struct {
 	BackendKeys    []keyConfig     `koanf:"backend_keys" yaml:"backend_keys"`
 	Channels       []channelConfig `koanf:"channels" yaml:"channels"`
 	Objects        []objectConfig  `koanf:"objects" yaml:"objects"`
+	Database       secret          `koanf:"database" yaml:"database"`
+	Queries        []queryConfig   `koanf:"queries" yaml:"queries"`
 	Streams        streamsConfig   `koanf:"streams" yaml:"streams"`
 	Limits         limitsConfig    `koanf:"limits" yaml:"limits"`
 	Timing         timingConfig    `koanf:"timing" yaml:"timing"`
@@ -110,6 +113,39 @@ type objectConfig struct {
 	Guard   string `koanf:"guard" yaml:"guard"`
 }
 
+// queryConfig declares a live query: see query.Definition.
+type queryConfig struct {
+	Name    string   `koanf:"name" yaml:"name"`
+	From    string   `koanf:"from" yaml:"from"`
+	Where   string   `koanf:"where" yaml:"where"`
+	Visible string   `koanf:"visible" yaml:"visible"`
+	Order   string   `koanf:"order" yaml:"order"`
+	Limit   int      `koanf:"limit" yaml:"limit"`
+	Columns []string `koanf:"columns" yaml:"columns"`
+	Guard   string   `koanf:"guard" yaml:"guard"`
+
+	Input []paramConfig `koanf:"input" yaml:"input"`
+}
+
+type paramConfig struct {
+	Name     string `koanf:"name" yaml:"name"`
+	Type     string `koanf:"type" yaml:"type"`
+	List     bool   `koanf:"list" yaml:"list"`
+	Optional bool   `koanf:"optional" yaml:"optional"`
+	Max      int    `koanf:"max" yaml:"max"`
+}
+
+func (q queryConfig) definition() query.Definition {
+	d := query.Definition{Name: q.Name, From: q.From, Where: q.Where, Visible: q.Visible, Order: q.Order, Limit: q.Limit, Columns: q.Columns}
+	for _, p := range q.Input {
+		if d.Input == nil {
+			d.Input = map[string]query.Param{}
+		}
+		d.Input[p.Name] = query.Param{Type: p.Type, List: p.List, Optional: p.Optional, Max: p.Max}
+	}
+	return d
+}
+
 // historyConfig keeps nothing if the size is zero.
 type historyConfig struct {
 	Size      int           `koanf:"size" yaml:"size"`
@@ -143,22 +179,25 @@ type streamsConfig struct {
 }
 
 type limitsConfig struct {
-	Connections            int `koanf:"connections" yaml:"connections"`
-	AcceptsPerSecond       int `koanf:"accepts_per_second" yaml:"accepts_per_second"`
-	AcceptBurst            int `koanf:"accept_burst" yaml:"accept_burst"`
-	FrameBytes             int `koanf:"frame_bytes" yaml:"frame_bytes"`
-	FramesPerSecond        int `koanf:"frames_per_second" yaml:"frames_per_second"`
-	FrameBurst             int `koanf:"frame_burst" yaml:"frame_burst"`
-	ChannelsPerConnection  int `koanf:"channels_per_connection" yaml:"channels_per_connection"`
-	SubscriptionsPerTenant int `koanf:"subscriptions_per_tenant" yaml:"subscriptions_per_tenant"`
-	Channels               int `koanf:"channels" yaml:"channels"`
-	QueueMessages          int `koanf:"queue_messages" yaml:"queue_messages"`
-	QueueBytes             int `koanf:"queue_bytes" yaml:"queue_bytes"`
-	DroppedFrames          int `koanf:"dropped_frames" yaml:"dropped_frames"`
-	PresenceBytes          int `koanf:"presence_bytes" yaml:"presence_bytes"`
-	StateBytes             int `koanf:"state_bytes" yaml:"state_bytes"`
-	PublishBatch           int `koanf:"publish_batch" yaml:"publish_batch"`
-	ObjectWaits            int `koanf:"object_waits" yaml:"object_waits"`
+	Connections              int `koanf:"connections" yaml:"connections"`
+	AcceptsPerSecond         int `koanf:"accepts_per_second" yaml:"accepts_per_second"`
+	AcceptBurst              int `koanf:"accept_burst" yaml:"accept_burst"`
+	FrameBytes               int `koanf:"frame_bytes" yaml:"frame_bytes"`
+	FramesPerSecond          int `koanf:"frames_per_second" yaml:"frames_per_second"`
+	FrameBurst               int `koanf:"frame_burst" yaml:"frame_burst"`
+	ChannelsPerConnection    int `koanf:"channels_per_connection" yaml:"channels_per_connection"`
+	SubscriptionsPerTenant   int `koanf:"subscriptions_per_tenant" yaml:"subscriptions_per_tenant"`
+	Channels                 int `koanf:"channels" yaml:"channels"`
+	LiveQueriesPerConnection int `koanf:"live_queries_per_connection" yaml:"live_queries_per_connection"`
+	LiveQueries              int `koanf:"live_queries" yaml:"live_queries"`
+	QueueMessages            int `koanf:"queue_messages" yaml:"queue_messages"`
+	QueueBytes               int `koanf:"queue_bytes" yaml:"queue_bytes"`
+	DroppedFrames            int `koanf:"dropped_frames" yaml:"dropped_frames"`
+	PresenceBytes            int `koanf:"presence_bytes" yaml:"presence_bytes"`
+	StateBytes               int `koanf:"state_bytes" yaml:"state_bytes"`
+	PublishBatch             int `koanf:"publish_batch" yaml:"publish_batch"`
+	ObjectWaits              int `koanf:"object_waits" yaml:"object_waits"`
+	ObjectWaitsPerClient     int `koanf:"object_waits_per_client" yaml:"object_waits_per_client"`
 }
 
 type timingConfig struct {
@@ -189,8 +228,8 @@ func defaults() config {
 		Streams: streamsConfig{Channels: "memory", Objects: "sqlite:tidewire-objects.db"},
 		Limits: limitsConfig{
 			Connections: 250_000, AcceptsPerSecond: 1000, AcceptBurst: 2000, FrameBytes: 256 << 10, FramesPerSecond: 64, FrameBurst: 256,
-			ChannelsPerConnection: 64, Channels: 10_000, QueueMessages: 1024, QueueBytes: 1 << 20, DroppedFrames: 32,
-			PresenceBytes: 1024, StateBytes: 1024, PublishBatch: 1000, ObjectWaits: 10_000,
+			ChannelsPerConnection: 64, Channels: 10_000, LiveQueriesPerConnection: 128, LiveQueries: 10_000, QueueMessages: 1024, QueueBytes: 1 << 20, DroppedFrames: 32,
+			PresenceBytes: 1024, StateBytes: 1024, PublishBatch: 1000, ObjectWaits: 10_000, ObjectWaitsPerClient: 256,
 		},
 		Timing: timingConfig{
 			PresenceGrace: 10 * time.Second, PresenceTTL: time.Minute, HeartbeatInterval: 15 * time.Second, PingInterval: 25 * time.Second,
@@ -371,12 +410,42 @@ func (c *config) check() error {
 	if c.Timing.ObjectEvent > object.MaxEventTimeout {
 		return configError("timing.object_event is %v, want at most %v", c.Timing.ObjectEvent, object.MaxEventTimeout)
 	}
+	if err := c.checkQueries(); err != nil {
+		return err
+	}
 	for i, o := range c.Objects {
 		if o.Pattern == "" {
 			return configError("objects[%d]: pattern is missing", i)
 		}
 		if strings.TrimSpace(o.Guard) == "" {
 			return configError("objects[%d] %q: guard is missing; want public, readonly or an expression", i, o.Pattern)
+		}
+	}
+	return nil
+}
+
+func (c *config) checkQueries() error {
+	if len(c.Queries) > 0 && c.Database == "" {
+		return configError("queries needs database")
+	}
+	if db := string(c.Database); db != "" && !strings.HasPrefix(db, "postgres://") && !strings.HasPrefix(db, "postgresql://") && (!strings.HasPrefix(db, "sqlite:") || db == "sqlite:") {
+		return configError("database: want sqlite:FILE or postgres://…")
+	}
+	for i, q := range c.Queries {
+		switch {
+		case q.Name == "":
+			return configError("queries[%d]: name is missing", i)
+		case q.From == "":
+			return configError("queries[%d] %q: from is missing: the table", i, q.Name)
+		case strings.TrimSpace(q.Guard) == "":
+			return configError("queries[%d] %q: guard is missing; want public or an expression", i, q.Name)
+		case q.Limit < 0:
+			return configError("queries[%d] %q: limit is negative", i, q.Name)
+		}
+		for k, p := range q.Input {
+			if p.Name == "" || p.Max < 0 {
+				return configError("queries[%d] %q: input[%d] needs a name, and max must not be negative", i, q.Name, k)
+			}
 		}
 	}
 	return nil

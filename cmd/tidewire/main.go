@@ -46,7 +46,9 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the server."`
 	Sub     subCmd     `cmd:"" help:"Print what comes on a channel, one JSON line each."`
 	Pub     pubCmd     `cmd:"" help:"Publish to a channel."`
+	Query   queryCmd   `cmd:"" help:"Print the rows of a live query, and follow it: one JSON line for each change."`
 	Object  objectCmd  `cmd:"" help:"Use a durable object: its channels and its log."`
+	Doctor  doctorCmd  `cmd:"" help:"Check the configuration, the limits, the stores and the database, and say how to mend what is wrong."`
 	Bench   benchCmd   `cmd:"" help:"Measure a server under load."`
 	Token   tokenCmd   `cmd:"" help:"Make a token for development."`
 	Version versionCmd `cmd:"" help:"Print the version, the commit and the protocol."`

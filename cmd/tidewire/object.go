@@ -36,6 +36,7 @@ type objectCmd struct {
 	Close   objectCloseCmd   `cmd:"" help:"Close a channel of an object."`
 	Append  objectAppendCmd  `cmd:"" help:"Append a text to the log of an object."`
 	Follow  objectFollowCmd  `cmd:"" help:"Print the log of an object and what is appended, one JSON line each."`
+	Trim    objectTrimCmd    `cmd:"" help:"Remove the oldest entries of the log of an object."`
 }
 
 // objectRemote is how these commands reach an object.
@@ -249,6 +250,20 @@ func (c *objectAppendCmd) Run(ctx context.Context, p *program) error {
 	return c.print(ctx, p, http.MethodPost, "log", nil, header, textBody{c.Text})
 }
 
+type objectTrimCmd struct {
+	objectRemote
+
+	Keep *int `required:"" help:"How many entries stay. Zero begins the log anew, with another epoch." placeholder:"N"`
+}
+
+// Run trims and prints where the log is then.
+func (c *objectTrimCmd) Run(ctx context.Context, p *program) error {
+	if *c.Keep < 0 {
+		return &usageError{errors.New("--keep is at least 0")}
+	}
+	return c.print(ctx, p, http.MethodDelete, "log", url.Values{"keep": {strconv.Itoa(*c.Keep)}}, nil, nil)
+}
+
 type objectWaitCmd struct {
 	objectRemote
 
@@ -259,12 +274,16 @@ type objectWaitCmd struct {
 
 // waitLine is what wait prints.
 type waitLine struct {
-	Status string  `json:"status"` // message, timeout or ended
+	Status string  `json:"status"` // message, timeout, resubscribed or ended
 	Text   *string `json:"text,omitempty"`
 	Reason *string `json:"reason,omitempty"`
 }
 
-// Run subscribes, and prints what comes until the count, the time-out or the end of the channel. A poll that fails is repeated: nothing is lost.
+// subscriptionOver is the reason of a subscription whose time at the server was over; the channel was not closed.
+const subscriptionOver = "subscription cancelled"
+
+// Run subscribes, and prints what comes until the count, the time-out or the end of the channel. A poll that fails is repeated: nothing is lost. Where the server does not know the
+// subscription any more, because it has started anew, it subscribes again and prints that.
 func (c *objectWaitCmd) Run(ctx context.Context, p *program) error {
 	if c.Timeout < 0 || c.Timeout > 15*time.Minute || c.Count < 1 {
 		return &usageError{errors.New("--timeout is 0 to 15m, and --count at least 1")}
@@ -272,28 +291,34 @@ func (c *objectWaitCmd) Run(ctx context.Context, p *program) error {
 	if err := c.open(p); err != nil {
 		return err
 	}
-	var sub struct {
-		Subscription string `json:"subscription"`
-	}
-	if err := c.call(ctx, http.MethodPost, channelPath(c.Channel, "/subscriptions"), nil, nil, nil, &sub); err != nil {
+	path, err := c.subscribe(ctx)
+	if err != nil {
 		return stoppedOr(ctx, err)
 	}
-	path := "subscriptions/" + url.PathEscape(sub.Subscription)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), objectTimeout)
 		defer cancel()
 		_ = c.call(ctx, http.MethodDelete, path, nil, nil, nil, nil) // it ends by itself too
 	}()
-	seen, failures := 0, 0
+	seen, after, failures := 0, 0, 0
 	for deadline := time.Now().Add(c.Timeout); ; {
 		wait := max(0, min(time.Until(deadline), objectPoll))
-		query := url.Values{"after": {strconv.Itoa(seen)}, "wait": {strconv.FormatInt(wait.Milliseconds(), 10)}}
+		query := url.Values{"after": {strconv.Itoa(after)}, "wait": {strconv.FormatInt(wait.Milliseconds(), 10)}}
 		var a struct {
 			Status   string     `json:"status"`
 			Messages []textBody `json:"messages"`
 			Reason   *string    `json:"reason"`
 		}
-		if err := c.poll(ctx, path, query, &a); err != nil {
+		err := c.poll(ctx, path, query, &a)
+		if errors.Is(err, &wire.Error{Code: wire.CodeHandleUnknown}) || a.Reason != nil && *a.Reason == subscriptionOver {
+			var again string
+			if again, err = c.subscribe(ctx); err == nil {
+				path, after, a.Status = again, 0, "resubscribed"
+				missing := "the server had ended the subscription; messages may be missing"
+				a.Reason = &missing
+			}
+		}
+		if err != nil {
 			failures++
 			if err := c.again(ctx, failures, err); err != nil {
 				return stoppedOr(ctx, err)
@@ -305,6 +330,7 @@ func (c *objectWaitCmd) Run(ctx context.Context, p *program) error {
 			if err := printLine(p, waitLine{Status: "message", Text: &m.Text}); err != nil {
 				return err
 			}
+			after++
 			if seen++; seen == c.Count {
 				return nil
 			}
@@ -313,10 +339,25 @@ func (c *objectWaitCmd) Run(ctx context.Context, p *program) error {
 		switch {
 		case a.Status == "ended":
 			return printLine(p, waitLine{Status: "ended", Reason: a.Reason})
+		case a.Status == "resubscribed":
+			if err := printLine(p, waitLine{Status: a.Status, Reason: a.Reason}); err != nil {
+				return err
+			}
 		case a.Status == "" && wait == 0:
 			return printLine(p, waitLine{Status: "timeout"})
 		}
 	}
+}
+
+// subscribe subscribes and returns the path of the subscription.
+func (c *objectWaitCmd) subscribe(ctx context.Context) (path string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
+	defer cancel()
+	var sub struct {
+		Subscription string `json:"subscription"`
+	}
+	err = c.call(ctx, http.MethodPost, channelPath(c.Channel, "/subscriptions"), nil, nil, nil, &sub)
+	return "subscriptions/" + url.PathEscape(sub.Subscription), err
 }
 
 func (c *objectWaitCmd) poll(ctx context.Context, path string, query url.Values, v any) error {

@@ -52,6 +52,12 @@ func TestO19_ObjectCommands(t *testing.T) {
 	run(backend, `{"duplicate":false,"epoch":"`, "append", "job.alice", "t1", "--idempotency-key", "k")
 	run(backend, `{"duplicate":true,"epoch":"`, "append", "job.alice", "t1", "--idempotency-key", "k")
 	run(backend, `{"duplicate":false,"epoch":"`, "append", "job.alice", "t2")
+	defer func() {
+		run(backend, `{"epoch":"`, "trim", "job.alice", "--keep", "1")
+		if out, _, err := tw(t, backend, "object", "trim", "job.alice", "--keep", "0"); err != nil || !strings.Contains(out, `"first":1,"head":0`) {
+			t.Errorf("printed %s, %v", out, err)
+		}
+	}()
 	out, _, err := tw(t, alice, "object", "follow", "job.alice", "-n", "1", "--after", "1")
 	if err != nil || strings.Count(out, "\n") != 1 || !strings.Contains(out, `"seq":2,"text":"t2"`) || !strings.Contains(out, `"type":"entry"`) {
 		t.Errorf("printed %s, %v", out, err)
@@ -74,6 +80,9 @@ func TestO19_ObjectCommands_Failures(t *testing.T) {
 		{[]string{"wait", "open.a", "c", "--timeout", "16m"}, "--timeout", 2},
 		{[]string{"follow", "open.a", "--url", "ftp://x"}, "--url", 2},
 		{[]string{"append", "open.a"}, "<text>", 2},
+		{[]string{"trim", "open.a"}, "--keep", 2},
+		{[]string{"trim", "open.a", "--keep", "-1"}, "--keep", 2},
+		{[]string{"trim", "job.alice", "--keep", "0"}, "TOPIC_FORBIDDEN", 1},
 		{[]string{"publish", "open.a", "c", "x", "--url", "http://127.0.0.1:1"}, "refused", 1},
 	} {
 		args := append([]string{"object"}, c.args...)
@@ -134,13 +143,42 @@ func TestO18_CommandsResume(t *testing.T) {
 	}
 }
 
+// wait subscribes again when the server was started anew, and says so.
+func TestO19_WaitSubscribesAgain(t *testing.T) {
+	t.Parallel()
+	s := serve(t, objectsYAML, nil)
+	between := newCutter(t, strings.TrimPrefix(s.url, "http://"))
+	wait := start(t, env{"TIDEWIRE_URL": "http://" + between.addr()}, "object", "wait", "open.a", "c", "-n", "4")
+	publish := func(text string) {
+		t.Helper()
+		eventually(t, "delivered", func() bool {
+			out, _, err := tw(t, env{"TIDEWIRE_URL": s.url}, "object", "publish", "open.a", "c", text)
+			return err == nil && strings.Contains(out, `"delivered":1`)
+		})
+	}
+	publish("one")
+	publish("two")
+	wait.wait(`{"status":"message","text":"two"}`)
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s = serve(t, objectsYAML, nil)
+	between.point(strings.TrimPrefix(s.url, "http://"))
+	wait.wait(`{"status":"resubscribed","reason":"`)
+	publish("three")
+	publish("four")
+	if err := wait.end(); err != nil || strings.Count(wait.stdout.String(), "\n") != 5 || !strings.HasSuffix(wait.stdout.String(), `{"status":"message","text":"four"}`+"\n") {
+		t.Errorf("%v, printed %s", err, wait.stdout)
+	}
+}
+
 // cutter forwards connections until they are cut.
 type cutter struct {
 	listener net.Listener
-	to       string
 	wg       sync.WaitGroup
 
-	mu    sync.Mutex // guards conns
+	mu    sync.Mutex // guards below
+	to    string
 	conns []net.Conn
 }
 
@@ -156,6 +194,9 @@ func newCutter(t *testing.T, to string) *cutter {
 			if err != nil {
 				return
 			}
+			c.mu.Lock()
+			to := c.to
+			c.mu.Unlock()
 			b, err := net.DialTimeout("tcp", to, time.Second)
 			if err != nil {
 				_ = a.Close()
@@ -181,6 +222,14 @@ func newCutter(t *testing.T, to string) *cutter {
 }
 
 func (c *cutter) addr() string { return c.listener.Addr().String() }
+
+// point cuts, and forwards to another address from now on.
+func (c *cutter) point(to string) {
+	c.mu.Lock()
+	c.to = to
+	c.mu.Unlock()
+	c.cut()
+}
 
 func (c *cutter) cut() {
 	c.mu.Lock()

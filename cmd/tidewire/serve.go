@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidewire/tidewire"
 	"github.com/tidewire/tidewire/auth"
+	"github.com/tidewire/tidewire/feed"
 	"github.com/tidewire/tidewire/object"
 	"github.com/tidewire/tidewire/wire"
 )
@@ -65,7 +66,15 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 			}
 		}()
 	}
-	s, err := newServer(cfg, c.Dev, kept, logger)
+	var db feed.Database
+	if !c.PrintConfig {
+		var closeDB func()
+		if db, closeDB, err = openDatabase(ctx, cfg.Database, logger); err != nil {
+			return err
+		}
+		defer closeDB()
+	}
+	s, err := newServer(cfg, c.Dev, kept, db, logger)
 	if err != nil {
 		return err
 	}
@@ -134,7 +143,7 @@ type server struct {
 	anonymous bool
 }
 
-func newServer(cfg config, dev bool, kept *streams, logger *slog.Logger) (*server, error) {
+func newServer(cfg config, dev bool, kept *streams, db feed.Database, logger *slog.Logger) (*server, error) {
 	s := &server{cfg: cfg, log: logger, streams: kept, anonymous: cfg.Auth.Anonymous || dev}
 	opts := cfg.nodeOptions()
 	opts.Logger = logger
@@ -144,6 +153,7 @@ func newServer(cfg config, dev bool, kept *streams, logger *slog.Logger) (*serve
 		return nil, configError("objects: %v", err)
 	}
 	opts.Objects = host
+	opts.Database = db
 	if err := s.authentication(&opts); err != nil {
 		return nil, err
 	}
@@ -154,6 +164,11 @@ func newServer(cfg config, dev bool, kept *streams, logger *slog.Logger) (*serve
 	s.node = node
 	if err := declare(node, cfg, dev); err != nil {
 		return nil, err
+	}
+	if db != nil { // without, the configuration is only checked
+		if err := declareQueries(node, cfg.Queries); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.TLS.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)

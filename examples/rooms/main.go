@@ -44,6 +44,7 @@ func run(ctx context.Context) error {
 	}
 	err = tw.Channel("org.{org}.room.{room}", tidewire.ChannelOptions{
 		Presence: true,
+		History:  &tidewire.History{Size: 1000, TTL: 24 * time.Hour},
 		Guard: func(_ context.Context, a tidewire.Access) error {
 			if a.Actor.Claims["org"] != a.Params["org"] {
 				return tidewire.ErrDenied

@@ -46,7 +46,7 @@ func Run(t *testing.T, open func(t *testing.T, now func() time.Time) stream.Stor
 		{"idempotent append", idempotent},
 		{"P18 idempotent append from many", idempotentConcurrent},
 		{"expired stays away", expiredStaysAway},
-		{"at most MaxKeys keys", maxKeys},
+		{"pages are bounded in bytes", pageBytes},
 		{"reset", reset},
 		{"reset while watched", resetWatched},
 		{"watch", watch},
@@ -252,33 +252,36 @@ func expiredStaysAway(t *testing.T, s stream.Store, clock *Clock) {
 	same(t, must[stream.Head](t)(s.Head(t.Context(), "a")).First, uint64(2))
 }
 
-// maxKeys: a log remembers its newest MaxKeys keys, each of them, and no more.
-func maxKeys(t *testing.T, s stream.Store, _ *Clock) {
-	key := func(k string) stream.Appended {
-		t.Helper()
-		return must[stream.Appended](t)(s.Append(t.Context(), "a", nil, stream.AppendOptions{Key: k, Retain: stream.Retention{Count: 10}}))
+// pageBytes: a page ends at MaxPageBytes, says so, and holds one entry at least.
+func pageBytes(t *testing.T, s stream.Store, _ *Clock) {
+	ctx := t.Context()
+	for _, size := range []int{stream.MaxPageBytes / 2, stream.MaxPageBytes / 2, 1, stream.MaxPageBytes, stream.MaxEntryBytes, 0, 0} {
+		must[stream.Appended](t)(s.Append(ctx, "a", make([]byte, size), stream.AppendOptions{}))
 	}
-	key("first")
-	var wg sync.WaitGroup
-	for g := range 100 {
-		wg.Go(func() {
-			for i := g; i < stream.MaxKeys-1; i += 100 {
-				if _, err := s.Append(t.Context(), "a", nil, stream.AppendOptions{Key: fmt.Sprint(i), Retain: stream.Retention{Count: 10}}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+	var pages []int
+	for after := uint64(0); ; {
+		p := must[stream.Page](t)(s.Read(ctx, "a", stream.Position{Offset: after}, 100))
+		pages = append(pages, len(p.Entries))
+		if p.Ends(after) {
+			break
+		}
+		after = p.Entries[len(p.Entries)-1].Offset
 	}
-	wg.Wait()
-	if a := key("first"); !a.Duplicate || a.Offset != 1 {
-		t.Errorf("the oldest of %d keys: %+v", stream.MaxKeys, a)
+	same(t, pages, []int{2, 1, 1, 1, 2})
+	same(t, len(must[stream.Page](t)(stream.Last(ctx, s, "a", 6)).Entries), 6)
+	n := 0
+	for e, err := range stream.Follow(ctx, s, "a", stream.Position{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n++; e.Offset == 7 {
+			break
+		}
 	}
-	key("last")
-	if a := key("first"); a.Duplicate {
-		t.Errorf("the oldest of %d keys: %+v", stream.MaxKeys+1, a)
-	}
-	if a := key("last"); !a.Duplicate {
-		t.Errorf("the newest key: %+v", a)
+	same(t, n, 7)
+	p := must[stream.Page](t)(s.Read(ctx, "a", stream.Position{Offset: 5}, 1))
+	if p.Ends(5) || len(p.Entries) != 1 {
+		t.Fatal("a page that its limit has cut")
 	}
 }
 

@@ -1,0 +1,501 @@
+package tidewire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/live"
+	"github.com/tidewire/tidewire/query"
+	"github.com/tidewire/tidewire/wire"
+)
+
+// A live query is delivered as a channel with history is. The engine keeps its result as a log of versions (live.Entry); the hub's channel of the entry carries the frames, encoded once for all
+// subscribers; who is new, slow or back after a cut is behind, and gets from the log the patches that it lacks, or, if the log does not reach so far, a snapshot.
+
+// Query declares a live query: see [query.Definition] for the subset of SQL.
+type Query struct {
+	query.Definition
+	// Guard decides who may subscribe: Access.Action is ActionQuery, Access.Channel the query's name. Nil denies it to clients.
+	Guard Guard
+	// Policy, if not nil, decides for each row whether an actor sees it, where Definition.Visible cannot say it. An entry is then of one actor, and costs what one costs.
+	Policy live.Policy
+}
+
+// ActionQuery is to subscribe to a live query.
+const ActionQuery Action = "query"
+
+// queries are the live queries of a node.
+type queries struct {
+	engine *live.Engine // nil without a database
+
+	mu     sync.RWMutex // guards guards
+	guards map[string]Guard
+}
+
+// queryPrefix begins the hub's channels of live queries, so that none is the name of a channel.
+const queryPrefix = "?"
+
+func (n *Node) initQueries() {
+	if n.opts.Database == nil {
+		return
+	}
+	n.queries.guards = map[string]Guard{}
+	n.queries.engine = live.New(live.Options{
+		Database:   n.opts.Database,
+		Publish:    n.publishQuery,
+		Failed:     func(e *live.Entry, err error) { n.endQuery(e, queryError(err)) },
+		MaxEntries: n.opts.Limits.LiveQueries,
+		Logger:     n.log,
+	})
+}
+
+// Query declares a live query over Options.Database.
+func (n *Node) Query(q Query) error {
+	if n.queries.engine == nil {
+		return wire.Errorf(wire.CodeConfigInvalid, "query %q: there is no database", q.Name)
+	}
+	if len(q.Name) > wire.MaxIDBytes {
+		return wire.Errorf(wire.CodeConfigInvalid, "query %q: the name has more than %d bytes", q.Name, wire.MaxIDBytes)
+	}
+	var err error
+	if q.Policy != nil {
+		err = n.queries.engine.DeclareWith(q.Definition, q.Policy)
+	} else {
+		err = n.queries.engine.Declare(q.Definition)
+	}
+	if err != nil {
+		return &wire.Error{Code: wire.CodeConfigInvalid, Message: err.Error()}
+	}
+	n.queries.mu.Lock()
+	defer n.queries.mu.Unlock()
+	n.queries.guards[q.Name] = q.Guard
+	return nil
+}
+
+// Queries lists the declared live queries: how each is kept up to date, and why.
+func (n *Node) Queries() []live.QueryInfo {
+	if n.queries.engine == nil {
+		return nil
+	}
+	return n.queries.engine.Queries()
+}
+
+func (n *Node) allowQuery(ctx context.Context, actor Actor, name string) error {
+	n.queries.mu.RLock()
+	guard, known := n.queries.guards[name]
+	n.queries.mu.RUnlock()
+	if !known {
+		return wire.Errorf(wire.CodeQueryUnknown, "no live query of this name")
+	}
+	if guard == nil {
+		return wire.Errorf(wire.CodeTopicForbidden, "the query is not open to clients")
+	}
+	return n.askGuard(ctx, guard, "query", Access{Actor: actor, Channel: name}, ActionQuery)
+}
+
+// actorJSON is what a query's $actor attributes are read from: the claims, and the id.
+func actorJSON(a Actor) json.RawMessage {
+	attributes := maps.Clone(a.Claims)
+	if attributes == nil {
+		attributes = map[string]any{}
+	}
+	attributes["id"] = a.ID
+	if a.ID == "" {
+		attributes["id"] = nil
+	}
+	raw, err := json.Marshal(attributes)
+	if err != nil { // claims that a token cannot have
+		return json.RawMessage(`{}`)
+	}
+	return raw
+}
+
+// queryError is what a client is told.
+func queryError(err error) *wire.Error {
+	switch {
+	case errors.Is(err, live.ErrUnknown):
+		return wire.Errorf(wire.CodeQueryUnknown, "no live query of this name")
+	case errors.Is(err, query.ErrInput):
+		return wire.Errorf(wire.CodeInputInvalid, "%v", err)
+	case errors.Is(err, live.ErrEntries):
+		return &wire.Error{Code: wire.CodeSubscriptionLimit, Message: "the node has as many live queries as it may", Retry: retryLater}
+	case errors.Is(err, live.ErrRows), errors.Is(err, hub.ErrTooLarge):
+		return wire.Errorf(wire.CodeResultTooLarge, "the result has more rows or bytes than a live query may")
+	case errors.Is(err, live.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		return &wire.Error{Code: wire.CodeTimeout, Message: "the database did not answer in time", Retry: retryLater, Err: err}
+	}
+	return &wire.Error{Code: wire.CodeDatabaseUnavailable, Message: "the database could not be read", Retry: retryLater, Err: err}
+}
+
+// publishQuery gives a frame to the subscribers of an entry. The engine calls it in the order of the versions.
+func (n *Node) publishQuery(e *live.Entry, f live.Frame) {
+	_, err := n.hub.Publish(queryPrefix+e.ID(), hub.Message{
+		Policy: hub.CatchUp, Mask: maskMessages, Offset: f.Version,
+		Encode: func(d hub.Dialect) []byte {
+			if d != dialectNative {
+				return nil
+			}
+			return f.Payload
+		},
+	})
+	if err != nil {
+		n.endQuery(e, queryError(err))
+	}
+}
+
+// endQuery ends all subscriptions of an entry that is over.
+func (n *Node) endQuery(e *live.Entry, why *wire.Error) {
+	n.log.Warn("a live query is over", "query", e.Query().Definition.Name, "error", why)
+	channel := queryPrefix + e.ID()
+	n.hub.Positions(channel, func(c *hub.Conn, _ hub.Position) {
+		s, ok := c.Handler().(*session)
+		if !ok {
+			return
+		}
+		for _, q := range s.querySubscriptions() {
+			c.Go(q.lane(), func() {
+				if q.entry == e && s.takeQuery(q) {
+					s.leaveQuery(q)
+					s.tellEnded(q, why)
+				}
+			})
+		}
+	})
+}
+
+// fresh is the position of a subscriber that has nothing.
+const fresh = math.MaxUint64
+
+// readQuery replays to a connection what follows a version of a live query.
+func (n *Node) readQuery(s *session, channel string, after uint64, limit int) (next []hub.Replayed, end bool, err error) {
+	e := s.entryOf(channel)
+	if e == nil { // it ends
+		return nil, true, nil
+	}
+	if after != fresh {
+		if frames, ok := e.Since(after, limit); ok {
+			out := make([]hub.Replayed, len(frames))
+			for i, f := range frames {
+				out[i] = hub.Replayed{Offset: f.Version, Payload: f.Payload}
+			}
+			return out, len(out) < limit, nil
+		}
+	}
+	f := e.Snapshot()
+	if len(f.Payload)+1024 > n.opts.Limits.QueueBytes {
+		n.endQuery(e, queryError(hub.ErrTooLarge))
+		return nil, false, hub.ErrTooLarge
+	}
+	return []hub.Replayed{{Offset: f.Version, Payload: f.Payload, Moved: true}}, true, nil
+}
+
+// querySubscription is one live query of a session.
+type querySubscription struct {
+	sid    string
+	name   string
+	input  json.RawMessage
+	tenant string // in whose count it is, if not empty
+
+	// Owned by its lane, but for entry, which the session's lock guards too where it is set.
+	actor json.RawMessage
+	entry *live.Entry
+	since *wire.Since // what the client has, until the first answer
+}
+
+// lane orders what is done about one subscription. It is no channel's.
+func (q *querySubscription) lane() string { return queryPrefix + queryPrefix + q.sid }
+
+// subscribeQuery takes the place of a subscription. The rest waits for the database, on a goroutine of its own, so that it holds up nothing else.
+func (s *session) subscribeQuery(c wire.Command) error {
+	n := s.node
+	if n.queries.engine == nil {
+		return wire.Errorf(wire.CodeQueryUnknown, "this server has no live queries")
+	}
+	q, repeated, err := s.reserveQuery(c)
+	if err != nil {
+		return err
+	}
+	if repeated {
+		c.Channel = ""
+		return s.inLane(q.lane(), c, func(c wire.Command) error {
+			if q.entry == nil { // it is on its way
+				return nil
+			}
+			return s.placeQuery(q, c.Since)
+		})
+	}
+	err = s.inLane(q.lane(), c, func(wire.Command) error {
+		if err := n.allowQuery(context.Background(), s.actor(), q.name); err != nil {
+			s.takeQuery(q)
+			return err
+		}
+		s.openQuery(q)
+		return nil
+	})
+	if err != nil {
+		s.takeQuery(q)
+	}
+	return err
+}
+
+func (s *session) reserveQuery(c wire.Command) (q *querySubscription, repeated bool, err error) {
+	n := s.node
+	actor := s.actor()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.subs {
+		if o.sid == c.SID {
+			return nil, false, wire.Errorf(wire.CodeSubscriptionIDTaken, "the sid is in use for a channel")
+		}
+	}
+	for _, o := range s.queries {
+		switch {
+		case o.sid != c.SID:
+		case o.name == c.Query && string(o.input) == string(c.Input):
+			return o, true, nil
+		default:
+			return nil, false, wire.Errorf(wire.CodeSubscriptionIDTaken, "the sid is in use for another live query")
+		}
+	}
+	if len(s.queries) >= n.opts.Limits.LiveQueriesPerConnection {
+		return nil, false, wire.Errorf(wire.CodeSubscriptionLimit, "the connection has %d live queries", len(s.queries))
+	}
+	q = &querySubscription{sid: c.SID, name: c.Query, input: c.Input, since: c.Since}
+	if limit := n.opts.Limits.SubscriptionsPerTenant; limit > 0 {
+		q.tenant = n.opts.Tenant(actor)
+		if q.tenant != "" && !n.tenants.take(q.tenant, limit) {
+			return nil, false, wire.Errorf(wire.CodeSubscriptionLimit, "the tenant has as many subscriptions as it may")
+		}
+	}
+	s.queries = append(s.queries, q)
+	return q, false, nil
+}
+
+// takeQuery takes a subscription out of the session, gives its place back, and reports whether it was there: who gets true ends it.
+func (s *session) takeQuery(q *querySubscription) bool {
+	s.mu.Lock()
+	i := slices.Index(s.queries, q)
+	if i >= 0 {
+		s.queries = slices.Delete(s.queries, i, i+1)
+	}
+	s.mu.Unlock()
+	if i >= 0 {
+		s.node.tenants.release(q.tenant)
+	}
+	return i >= 0
+}
+
+func (s *session) querySubscriptions() []*querySubscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.queries)
+}
+
+// entryOf returns the entry whose frames come on a channel of the hub.
+func (s *session) entryOf(channel string) *live.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queries {
+		if q.entry != nil && queryPrefix+q.entry.ID() == channel {
+			return q.entry
+		}
+	}
+	return nil
+}
+
+// openQuery gets the entry, and goes on in the lane when it has it. It is called in the lane.
+func (s *session) openQuery(q *querySubscription) {
+	n := s.node
+	q.actor = actorJSON(s.actor())
+	actor := q.actor
+	n.work.Go(func() {
+		e, err := n.queries.engine.Acquire(n.ctx, q.name, q.input, actor)
+		ok := s.conn.Go(q.lane(), func() {
+			if err == nil {
+				err = s.enterQuery(q, e)
+			}
+			if err != nil && s.takeQuery(q) {
+				s.refuse(wire.Command{Type: wire.TypeSubscribe, SID: q.sid}, s.logQueryError(q, err))
+			}
+		})
+		if !ok && err == nil { // the connection is closing, or too busy
+			e.Release()
+			s.takeQuery(q)
+		}
+	})
+}
+
+func (s *session) logQueryError(q *querySubscription, err error) *wire.Error {
+	var known *wire.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	e := queryError(err)
+	if e.Err != nil {
+		s.node.log.Error("a live query could not be served", "query", q.name, "error", e.Err)
+	}
+	return e
+}
+
+// enterQuery makes a subscription live. The entry is the subscription's from here on, or is given back with the error.
+func (s *session) enterQuery(q *querySubscription, e *live.Entry) error {
+	s.mu.Lock()
+	here, same := false, false
+	for _, o := range s.queries {
+		here = here || o == q
+		same = same || o != q && o.entry != nil && o.entry.ID() == e.ID()
+	}
+	if here && !same {
+		q.entry = e
+	}
+	s.mu.Unlock()
+	switch {
+	case !here: // unsubscribed meanwhile
+		e.Release()
+		return nil
+	case same:
+		e.Release()
+		return wire.Errorf(wire.CodeSubscriptionIDTaken, "the live query is subscribed with this input under another sid")
+	}
+	if err := s.placeQuery(q, q.since); err != nil {
+		s.leaveQuery(q)
+		return err
+	}
+	q.since = nil
+	return nil
+}
+
+// placeQuery puts the connection at its version of the entry's log, and tells it.
+func (s *session) placeQuery(q *querySubscription, since *wire.Since) error {
+	e := q.entry
+	o := hub.LogOptions{Offset: fresh}
+	r := wire.Reply{Type: wire.TypeSubscribed, SID: q.sid, QID: e.ID()}
+	epoch := e.Epoch()
+	if since != nil {
+		_, ok := e.Since(since.Offset, 1)
+		ok = ok && since.Epoch == epoch && epoch == e.Epoch()
+		if r.Recovered = &ok; ok {
+			o.Offset = since.Offset
+			r = r.At(since.Offset, epoch)
+		}
+	}
+	if o.Offset == fresh && len(e.Snapshot().Payload)+1024 > s.node.opts.Limits.QueueBytes {
+		return queryError(hub.ErrTooLarge)
+	}
+	if err := s.conn.JoinLog(queryPrefix+e.ID(), maskMessages, r.Encode(), o); err != nil {
+		return joinError(err)
+	}
+	return nil
+}
+
+// leaveQuery ends the delivery of a subscription.
+func (s *session) leaveQuery(q *querySubscription) {
+	e := q.entry
+	if e == nil {
+		return
+	}
+	s.conn.Leave(queryPrefix + e.ID())
+	s.mu.Lock()
+	q.entry = nil
+	s.mu.Unlock()
+	e.Release()
+}
+
+// tellEnded says that the server ended a subscription. With a delay the client asks again.
+func (s *session) tellEnded(q *querySubscription, why *wire.Error) {
+	s.send(wire.Reply{
+		Type: wire.TypeUnsubscribed, SID: q.sid, Code: why.Code, Cause: why.Message, RetryAfterMs: why.Retry.Milliseconds(),
+	}.Encode())
+}
+
+// unsubscribeQuery reports whether the sid is that of a live query.
+func (s *session) unsubscribeQuery(c wire.Command) (known bool, err error) {
+	var q *querySubscription
+	for _, o := range s.querySubscriptions() {
+		if o.sid == c.SID {
+			q = o
+		}
+	}
+	if q == nil {
+		return false, nil
+	}
+	err = s.inLane(q.lane(), c, func(wire.Command) error {
+		s.leaveQuery(q)
+		s.send(wire.Reply{Type: wire.TypeUnsubscribed, SID: q.sid}.Encode())
+		return nil
+	})
+	if err == nil {
+		s.takeQuery(q) // the sid is free for what the client says next
+	}
+	return true, err
+}
+
+// recheckQuery asks the guard again, and reads anew what depends on the actor's attributes. It runs in the subscription's lane.
+func (s *session) recheckQuery(q *querySubscription) {
+	err := s.node.allowQuery(context.Background(), s.actor(), q.name)
+	if errors.Is(err, &wire.Error{Code: wire.CodeTopicForbidden}) {
+		if s.takeQuery(q) {
+			s.leaveQuery(q)
+			s.tellEnded(q, wire.AsError(err))
+		}
+		return
+	}
+	if q.entry != nil && string(actorJSON(s.actor())) != string(q.actor) {
+		s.leaveQuery(q) // nothing more comes under the old attributes
+		s.openQuery(q)
+	}
+}
+
+// closeQueries gives back what the session's live queries held. It runs after all lanes.
+func (s *session) closeQueries() {
+	for _, q := range s.querySubscriptions() {
+		if s.takeQuery(q) {
+			s.leaveQuery(q)
+		}
+	}
+}
+
+// serveQuery is GET /v1/queries/{name}?input=JSON&actor=JSON: the result as it is now.
+func (n *Node) serveQuery(w http.ResponseWriter, r *http.Request) {
+	params := r.URL.Query()
+	for name := range params {
+		if name != "input" && name != "actor" {
+			n.problem(w, wire.Errorf(wire.CodeQueryInvalid, "unknown parameter %q", name))
+			return
+		}
+	}
+	if n.queries.engine == nil {
+		n.problem(w, wire.Errorf(wire.CodeQueryUnknown, "this server has no live queries"))
+		return
+	}
+	raw := func(name string) json.RawMessage {
+		if text := strings.TrimSpace(params.Get(name)); text != "" {
+			return json.RawMessage(text)
+		}
+		return nil
+	}
+	ctx, cancel := contextWithTimeout(r, n.opts.CommandTimeout)
+	defer cancel()
+	e, err := n.queries.engine.Acquire(ctx, r.PathValue("name"), raw("input"), raw("actor"))
+	if err != nil {
+		e := queryError(err)
+		if e.Err != nil {
+			n.log.Error("a live query could not be served", "query", r.PathValue("name"), "error", e.Err)
+		}
+		n.problem(w, e)
+		return
+	}
+	defer e.Release()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(e.Snapshot().Payload)
+}
