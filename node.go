@@ -311,7 +311,7 @@ func (n *Node) Run(ctx context.Context) error {
 	case err = <-queriesFailed:
 		n.drain()
 		stopHub()
-		_ = <-hubDone // the queries' error is the one that counts
+		err = errors.Join(err, <-hubDone)
 	}
 	n.stopWork()
 	n.work.Wait()
