@@ -368,7 +368,7 @@ func (n *Node) Acks(ctx context.Context, channel string) (Acks, error) {
 		if !ok || p.Window == 0 {
 			return
 		}
-		st := AckState{Actor: s.actor().ID, Acked: p.Acked, Slow: p.Slow || p.Sent >= p.Acked+uint64(p.Window), Behind: p.Behind}
+		st := AckState{Actor: s.actor().ID, Acked: p.Acked, Slow: p.Slow || p.Outstanding >= uint64(p.Window), Behind: p.Behind}
 		st.Session, _ = s.identity()
 		if a.Offset > p.Acked {
 			st.Pending = a.Offset - p.Acked

@@ -402,9 +402,12 @@ func (s *session) leaveQuery(q *querySubscription) {
 	if e == nil {
 		return
 	}
-	s.conn.Leave(queryPrefix + e.ID())
 	s.mu.Lock()
 	q.entry = nil
+	// Another sid may have the place by now: this one was taken out of the session before its lane came here.
+	if !slices.ContainsFunc(s.queries, func(o *querySubscription) bool { return o.entry != nil && o.entry.ID() == e.ID() }) {
+		s.conn.Leave(queryPrefix + e.ID())
+	}
 	s.mu.Unlock()
 	e.Release()
 }

@@ -315,6 +315,32 @@ func TestS43_LiveQueryRefusals(t *testing.T) {
 	}
 }
 
+// The place of a live query may go from one sid to another in one breath.
+func TestS44_AnotherSidTakesThePlace(t *testing.T) {
+	t.Parallel()
+	db := cardsDB(t)
+	s := startBoard(t, tidewire.Options{}, db, board(tidewire.Public))
+	c := s.connect()
+	c.query("0", "board", `{"list":"7"}`, "")
+	c.want("snapshot")
+	for i := range 100 {
+		c.send(fmt.Sprintf(`{"type":"unsubscribe","sid":"%d"}`, i), fmt.Sprintf(`{"type":"subscribe","sid":"%d","query":"board","input":{"list":"7"}}`, i+1))
+		for seen := 0; seen < 3; { // in any order
+			switch m := c.readLive(); m.Type {
+			case "unsubscribed", "subscribed", "snapshot":
+				seen++
+			case "patch":
+			default:
+				t.Fatalf("%+v", m)
+			}
+		}
+		db.Commit(card(int64(i%3), "7", fmt.Sprint(i), ""))
+		if m := c.readLive(); m.Type != "patch" {
+			t.Fatalf("round %d: %+v", i, m)
+		}
+	}
+}
+
 // S04, S02: each sees what the policy shows; when the attributes change, what is shown changes with them.
 func TestS04_S02_VisibleByAttributes(t *testing.T) {
 	t.Parallel()

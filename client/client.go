@@ -115,6 +115,7 @@ type Client struct {
 	mu      sync.Mutex // guards below, and what says so of links and subscriptions
 	state   State
 	subs    map[string]*Subscription // by channel
+	queries map[string]*LiveQuery    // by sid
 	sids    uint64
 	logs    logs          // which channels have history
 	link    *link         // the connection, once welcomed
@@ -169,6 +170,7 @@ func New(opts Options) (*Client, error) {
 		wall:    func() time.Time { return time.Now().Round(0) },
 		state:   State{Status: Idle},
 		subs:    map[string]*Subscription{},
+		queries: map[string]*LiveQuery{},
 		logs:    logs{},
 		changed: make(chan struct{}),
 	}, nil

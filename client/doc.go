@@ -1,4 +1,4 @@
-// Package client is a Tidewire client for programs: one connection that comes back by itself, channels with rosters, and publications with an answer.
+// Package client is a Tidewire client for programs: one connection that comes back by itself, channels with rosters, live queries, and publications with an answer.
 //
 //	c, err := client.New(client.Options{URL: "wss://example.com", Token: token})
 //	sub, err := c.Subscribe("room.1", client.SubscribeOptions{OnMessage: func(m client.Message) { … }})
@@ -37,6 +37,12 @@
 //
 // With [SubscribeOptions].Ack the client acknowledges what OnMessage has returned from, all messages up to one at once: about every 100 ms, or as soon as 32 wait for it, and on Close. A
 // handler that takes long is seen by the server, which treats this client as slow then. The server forgets acknowledgements with the connection.
+//
+// # Live queries
+//
+// A [LiveQuery] holds the rows of a query that the server declares, in its order, as JSON. OnChange sees each version once they have come: one commit of the database each, whole, and never
+// the half of one. While there is no connection the rows stay as they were; on the next one the client gets the commits that it missed, or, where the server has not kept them, all rows anew, of which
+// OnChange sees the newest alone. After each change the rows are held against the server's checksum. Rows that have drifted are never shown: they are read anew, and counted ([LiveQuery.Drifts]).
 //
 // # Publishing
 //

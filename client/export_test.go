@@ -29,7 +29,7 @@ func (f *Follower) SetState(s wire.State) { f.r.setState(s.Member, s.Session, s.
 // View returns the roster.
 func (f *Follower) View() Roster { return f.r.view() }
 
-// Handle lets a connected client, which is at offset 5 of channel a, take a message. It returns false if it is not JSON of the protocol.
+// Handle lets a connected client, which is at offset 5 of channel a and version 5 of the query with the sid 2 and the qid q, take a message. It returns false if it is not JSON of the protocol.
 func Handle(frame []byte, opts SubscribeOptions) bool {
 	c, err := New(Options{URL: "ws://test"})
 	if err != nil {
@@ -43,6 +43,15 @@ func Handle(frame []byte, opts SubscribeOptions) bool {
 	}
 	l.frameLocked(command{kind: wire.TypeSubscribe, sub: s}, time.Now())
 	l.handle(&incoming{Type: wire.TypeSubscribed, SID: s.sid, Channel: "a", Offset: new(uint64(5)), Epoch: "e"})
+	q, err := c.Query("q", nil, QueryOptions{OnChange: func(Result) {}, OnRefused: opts.OnRefused})
+	if err != nil {
+		panic(err)
+	}
+	l.frameLocked(command{kind: wire.TypeSubscribe, query: q}, time.Now())
+	l.handle(&incoming{Type: wire.TypeSubscribed, SID: q.sid, QID: "q"})
+	l.handle(&incoming{
+		Type: typeSnapshot, QID: "q", Version: 5, Epoch: "e", Key: keyMember{columns: []string{"id"}}, Rows: []json.RawMessage{[]byte(`{"id":1}`), []byte(`{"id":2}`)},
+	})
 	var m incoming
 	if json.Unmarshal(frame, &m) != nil {
 		return false

@@ -29,7 +29,7 @@ type incoming struct {
 	Build        string          `json:"build"`
 	Limits       wire.Announced  `json:"limits"`
 	Data         json.RawMessage `json:"data"`
-	Key          string          `json:"key"`
+	Key          keyMember       `json:"key"`
 	From         *wire.From      `json:"from"`
 	Member       string          `json:"member"`
 	Count        uint64          `json:"count"`
@@ -42,6 +42,29 @@ type incoming struct {
 	Offset       *uint64         `json:"offset"`
 	Epoch        string          `json:"epoch"`
 	Recovered    *bool           `json:"recovered"`
+
+	// Of live queries.
+	QID  string            `json:"qid"`
+	Rows []json.RawMessage `json:"rows"`
+	Sum  string            `json:"sum"`
+	Ops  []struct {
+		Del json.RawMessage `json:"del"`
+		Put json.RawMessage `json:"put"`
+		At  int             `json:"at"`
+	} `json:"ops"`
+}
+
+// keyMember is the key of a message, or the columns of the primary key of a snapshot.
+type keyMember struct {
+	text    string
+	columns []string
+}
+
+func (k *keyMember) UnmarshalJSON(b []byte) error {
+	if b[0] == '[' {
+		return json.Unmarshal(b, &k.columns)
+	}
+	return json.Unmarshal(b, &k.text)
 }
 
 // err is the refusal that a message tells.
@@ -64,6 +87,9 @@ func (l *link) handle(m *incoming) {
 }
 
 func (l *link) handleLocked(m *incoming) (call func()) {
+	if q := l.c.queries[m.SID]; q != nil && l.c.link == l {
+		return l.queryLocked(q, m)
+	}
 	switch m.Type {
 	case wire.TypeWelcome:
 		return l.welcomeLocked(m)
@@ -80,6 +106,8 @@ func (l *link) handleLocked(m *incoming) (call func()) {
 		if s := l.c.subs[m.Channel]; s != nil && s.phase == live {
 			return l.channelLocked(s, m)
 		}
+	case typeSnapshot, typePatch:
+		return l.rowsLocked(m)
 	case wire.TypeRefused:
 		return l.refusedLocked(m)
 	case wire.TypeReconnect:
@@ -123,6 +151,9 @@ func (l *link) welcomeLocked(m *incoming) func() {
 		s.repairing, s.skipped, s.ackQueued = false, false, false
 		s.roster.restart()
 		l.askLocked(s)
+	}
+	for _, q := range c.queriesLocked() {
+		l.restartQueryLocked(q)
 	}
 	c.link = l
 	c.announceLocked()
@@ -251,7 +282,7 @@ func (l *link) channelLocked(s *Subscription, m *incoming) func() {
 }
 
 func (l *link) messageLocked(s *Subscription, m *incoming) func() {
-	msg := Message{Channel: m.Channel, ID: m.ID, Key: m.Key, From: m.From, Data: m.Data}
+	msg := Message{Channel: m.Channel, ID: m.ID, Key: m.Key.text, From: m.From, Data: m.Data}
 	inLog := m.Offset != nil && s.placed
 	if inLog {
 		if !l.followsLocked(s, *m.Offset) {

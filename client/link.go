@@ -72,6 +72,7 @@ type link struct {
 type command struct {
 	kind  string // a type of wire
 	sub   *Subscription
+	query *LiveQuery
 	pub   *publication
 	frame []byte
 }
@@ -132,6 +133,9 @@ func (l *link) detachLocked() {
 	c.announceLocked()
 	for _, s := range c.subs {
 		s.phase, s.roster.synced, s.roster.resync = idle, false, false
+	}
+	for _, q := range c.queries {
+		q.phase = idle
 	}
 }
 
@@ -301,6 +305,7 @@ func (l *link) beatLocked(now time.Time) {
 			l.askLocked(s)
 		}
 	}
+	l.beatQueriesLocked(now)
 }
 
 // retryLocked asks again for subscriptions whose time has come.
@@ -316,6 +321,15 @@ func (l *link) retryLocked(now time.Time) {
 			l.nextRetry = earliest(l.nextRetry, s.retryAt)
 		default:
 			l.askLocked(s)
+		}
+	}
+	for _, q := range l.c.queriesLocked() {
+		switch {
+		case q.retryAt.IsZero():
+		case now.Before(q.retryAt):
+			l.nextRetry = earliest(l.nextRetry, q.retryAt)
+		default:
+			l.askQueryLocked(q)
 		}
 	}
 }
@@ -363,6 +377,8 @@ type outgoing struct {
 	Since    *outgoingSince  `json:"since,omitempty"`
 	Ack      bool            `json:"ack,omitempty"`
 	Offset   uint64          `json:"offset,omitempty"`
+	Query    string          `json:"query,omitempty"`
+	Input    json.RawMessage `json:"input,omitempty"`
 }
 
 type wish struct {
@@ -378,6 +394,9 @@ func (l *link) frameLocked(cmd command, now time.Time) []byte {
 	case wire.TypeHello:
 		return encode(outgoing{Type: cmd.kind, Protocol: wire.Version, Client: l.c.id, Build: l.c.opts.Build})
 	case wire.TypeSubscribe:
+		if cmd.query != nil {
+			return l.queryFrameLocked(cmd.query, now)
+		}
 		return l.subscribeLocked(s, now)
 	case wire.TypePresence:
 		s.dataQueued = false

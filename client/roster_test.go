@@ -131,6 +131,10 @@ func FuzzHandle(f *testing.F) {
 		`{"type":"subscribed","sid":"1","channel":"a","offset":0,"epoch":"e","recovered":true}`, `{"type":"subscribed","sid":"1","channel":"a","recovered":false}`,
 		`{"type":"refused","re":"ack","channel":"a","code":"FRAME_RATE_LIMIT"}`, `{"type":"refused","re":"subscribe","sid":"1","channel":"a","code":"FRAME_RATE_LIMIT"}`,
 		`{"type":"published","id":"p"}`, `{"type":"authenticated","expiresInMs":1}`, `null`, `[]`,
+		`{"type":"snapshot","qid":"q","version":9,"epoch":"f","key":["id"],"rows":[{"id":1},{"id":1}],"sum":"x"}`, `{"type":"snapshot","qid":"q","key":[],"rows":[null]}`,
+		`{"type":"patch","qid":"q","version":6,"ops":[{"del":1},{"put":{"id":9},"at":1}],"sum":""}`, `{"type":"patch","qid":"q","version":6,"ops":[{"put":[],"at":-1},{"del":null}]}`,
+		`{"type":"patch","qid":"q","version":8,"ops":[{}]}`, `{"type":"subscribed","sid":"2","qid":"r","recovered":true}`, `{"type":"unsubscribed","sid":"2","code":"TIMEOUT","retryAfterMs":5}`,
+		`{"type":"refused","re":"subscribe","sid":"2","code":"FRAME_RATE_LIMIT"}`, `{"type":"message","channel":"a","key":["k"],"offset":6}`,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -1,7 +1,7 @@
-// Package demo is the program that `tidewire demo` runs: one page, a shared room with live cursors, a roster, reactions and a feed, on a node of its own.
+// Package demo is the program that `tidewire demo` runs: one page, a shared room with live cursors, a roster, reactions and a feed, and a board that follows a table in SQLite, on a node of its own.
 //
 // Everybody who opens the page is a guest with a token that it fetches and renews by itself, so that the demo goes the way an application would. The key that signs tokens lives in a
-// folder for temporary files, and so do the rooms' histories, so a page survives a restart of the server.
+// folder for temporary files, and so do the rooms' histories and the board, so a page survives a restart of the server.
 package demo
 
 import (
@@ -43,7 +43,7 @@ const (
 type Options struct {
 	// Addr is where it listens. Zero means localhost:8080, or the next free port.
 	Addr string
-	// Dir keeps the signing key. Zero means [DefaultDir].
+	// Dir keeps the signing key and the board. Zero means [DefaultDir].
 	Dir string
 	// Streams keeps the rooms' histories. Nil means memory.
 	Streams stream.Store
@@ -60,12 +60,20 @@ func Run(ctx context.Context, o Options) error {
 	if o.Stdout == nil {
 		o.Stdout = io.Discard
 	}
+	if o.Dir == "" {
+		o.Dir = DefaultDir()
+	}
 	secret, err := signingKey(o.Dir)
 	if err != nil {
 		return err
 	}
 	key := "demo-" + hex.EncodeToString(secret[:8])
-	node, err := newNode(secret, key, o)
+	cards, file, err := openBoard(ctx, o.Dir, o.Logger)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cards.db.Close() }()
+	node, err := newNode(secret, key, cards, o)
 	if err != nil {
 		return err
 	}
@@ -73,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("demo: listen: %w", err)
 	}
-	handler, err := newHandler(node, secret)
+	handler, err := newHandler(node, secret, cards)
 	if err != nil {
 		return err
 	}
@@ -93,11 +101,16 @@ Open it in two windows. To take part from a terminal:
   tidewire sub demo.lobby --url %[1]s --token %[3]s
   tidewire pub demo.lobby '{"kind":"say","text":"hello"}' --url %[1]s --key %[2]s
 
+The board is the table cards in %[4]s. Change it from outside, and follow it:
+
+  sqlite3 %[4]s "UPDATE cards SET title = 'Seen at once' WHERE id = 1"
+  tidewire query board --url %[1]s --token %[3]s
+
 API key  %[2]s
 Token    %[3]s (for a day)
 Stop     Ctrl-C
 
-`, url, key, token)
+`, url, key, token, file)
 	if o.Ready != nil {
 		o.Ready(url)
 	}
@@ -139,7 +152,7 @@ func listen(addr string) (net.Listener, error) {
 	return nil, err
 }
 
-func newNode(secret []byte, key string, o Options) (*tidewire.Node, error) {
+func newNode(secret []byte, key string, cards *board, o Options) (*tidewire.Node, error) {
 	jwt, err := auth.NewJWT(auth.JWTOptions{Secret: secret})
 	if err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
@@ -152,8 +165,12 @@ func newNode(secret []byte, key string, o Options) (*tidewire.Node, error) {
 		Build:          buildID(),
 		Logger:         o.Logger,
 		Streams:        o.Streams,
+		Database:       cards.db,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := cards.declare(node); err != nil {
 		return nil, err
 	}
 	// The pages measure the way to the server on channels of their own, which need no history.
@@ -178,7 +195,7 @@ func buildID() string {
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
-func newHandler(node *tidewire.Node, secret []byte) (http.Handler, error) {
+func newHandler(node *tidewire.Node, secret []byte, cards *board) (http.Handler, error) {
 	files, err := fs.Sub(dist, "dist")
 	if err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
@@ -190,6 +207,7 @@ func newHandler(node *tidewire.Node, secret []byte) (http.Handler, error) {
 		mux.Handle(path, node)
 	}
 	mux.HandleFunc("/demo/session", func(w http.ResponseWriter, r *http.Request) { serveSession(w, r, secret) })
+	cards.routes(mux)
 	pages := http.FileServerFS(files)
 	tag := `"` + buildID() + `"`
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -232,9 +250,6 @@ func DefaultDir() string {
 
 // signingKey reads the key, or makes it.
 func signingKey(dir string) ([]byte, error) {
-	if dir == "" {
-		dir = DefaultDir()
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
 	}

@@ -36,6 +36,8 @@ type Position struct {
 	Window int    // zero if it does not acknowledge
 	Behind bool   // it gets nothing live until it was replayed what is missing
 	Slow   bool   // its acknowledgement is late
+
+	Outstanding uint64 // publications sent and not acknowledged, as Conn.Position and Hub.Positions find them
 }
 
 // position is guarded by its connection's lock.
@@ -53,6 +55,12 @@ func (p *position) outstanding() uint64 {
 		return p.Sent - base
 	}
 	return 0
+}
+
+func (p *position) view() Position {
+	v := p.Position
+	v.Outstanding = p.outstanding()
+	return v
 }
 
 // windowFull reports whether the member may not be given more before it acknowledges.
@@ -178,7 +186,7 @@ func (c *Conn) Position(name string) (Position, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.subs.get(name); s != nil && s.pos != nil {
-		return s.pos.Position, true
+		return s.pos.view(), true
 	}
 	return Position{}, false
 }
@@ -194,7 +202,7 @@ func (h *Hub) Positions(channel string, f func(*Conn, Position)) {
 		pos, open := s.pos, !s.left
 		var p Position
 		if pos != nil {
-			p = pos.Position
+			p = pos.view()
 		}
 		s.conn.mu.Unlock()
 		if open && pos != nil {

@@ -3,7 +3,12 @@ import { defineConfig } from 'vitest/config'
 
 export const config = defineConfig({
   // As the demo's sources name the package.
-  resolve: { alias: { tidewire: fileURLToPath(new URL('src/index.ts', import.meta.url)) } },
+  resolve: {
+    alias: {
+      'tidewire/query': fileURLToPath(new URL('src/query/index.ts', import.meta.url)),
+      tidewire: fileURLToPath(new URL('src/index.ts', import.meta.url)),
+    },
+  },
   test: {
     include: ['test/**/*.test.ts', 'test/**/*.test.tsx'],
     // The wire tests run in plain Node: the core must not need a DOM. Those of

@@ -1,6 +1,7 @@
-// The demo's page: everybody in a room sees everybody's cursor, reactions and words.
+// The demo's page: everybody in a room sees everybody's cursor, reactions and words, and the board of all rooms.
 import { createClient, TidewireError } from 'tidewire'
 import { currentRoom, roomLink, roomName } from './address.js'
+import { Board } from './board.js'
 import { Composer, typingText } from './composer.js'
 import { ARROW, Cursors } from './cursors.js'
 import { byId, make, tint, write } from './dom.js'
@@ -58,6 +59,7 @@ function start(first: Session): void {
   client.connection.subscribe(showConnection)
   showConnection()
   new Echo(client, (ms) => panel.latency(ms))
+  new Board(client)
   const tide = new Tide(byId('tide', SVGPathElement), (perSecond) => panel.received(perSecond))
 
   // The room.

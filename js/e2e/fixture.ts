@@ -27,7 +27,7 @@ export async function bundle(name: string, { entry = 'source' }: FixtureOptions 
     write: false,
     define: { 'process.env.NODE_ENV': '"development"' },
     // Otherwise the package refers to itself, by what its package.json publishes.
-    ...(entry === 'source' && { alias: { tidewire: `${HERE}../src/index.ts`, 'tidewire/react': `${HERE}../src/react.ts` } }),
+    ...(entry === 'source' && { alias: { tidewire: `${HERE}../src/index.ts`, 'tidewire/react': `${HERE}../src/react.ts`, 'tidewire/query': `${HERE}../src/query/index.ts` } }),
     tsconfigRaw: {},
     logLevel: 'warning',
   })

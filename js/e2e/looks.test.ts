@@ -114,7 +114,7 @@ describe('looks', () => {
     // Every stop of the Tab key can be seen.
     await page.evaluate(() => (document.activeElement as HTMLElement).blur())
     const stops: string[] = []
-    for (let i = 0; i < 30; i++) {
+    for (let i = 0; i < 60; i++) {
       await page.keyboard.press('Tab')
       const stop = await page.evaluate(() => {
         const e = document.activeElement as HTMLElement
@@ -125,7 +125,7 @@ describe('looks', () => {
       expect(stop.ring, stop.id).toBe(true)
       stops.push(stop.id)
     }
-    expect(stops).toEqual(expect.arrayContaining(['skip', 'room', 'copy', 'theme', 'stage', 'reaction', 'name', 'feed', 'say']))
+    expect(stops).toEqual(expect.arrayContaining(['skip', 'room', 'copy', 'theme', 'stage', 'reaction', 'card-1', 'card-1-right', 'card-1-remove', 'add-todo', 'name', 'feed', 'say']))
   })
 
   it('all controls have names, the document has its landmarks, and live regions are polite', async () => {

@@ -39,6 +39,16 @@ describe('the package', () => {
     expect(wrong).toEqual([])
   })
 
+  it('S45 live queries bundled from the published entry work beside the core, and are small', async () => {
+    const options = { entry: 'package', globals: { token: server.token('guest-query', 600_000) } } as const
+    const script = await bundle('query.ts', options)
+    expect(gzipSync(script, { level: 9 }).length).toBeLessThan(7168 + 2560)
+    const { page, wrong, log } = await open('query.ts', options)
+    await expect.poll(() => page.locator('#root').innerText()).toBe('live: Mend the nets, Chart the shoal, Buy rope, Paint the bow')
+    expect(log.sent.filter(({ type }) => type === 'subscribe')).toHaveLength(1)
+    expect(wrong).toEqual([])
+  })
+
   it('P34 React under StrictMode in the browser: one socket, one subscription on the wire, one delivery, and it ends', async () => {
     const { page, wrong, log } = await open('strict.ts', { globals: { token: server.token('guest-strict', 600_000) } })
     await page.locator('#live').waitFor()

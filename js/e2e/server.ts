@@ -51,6 +51,11 @@ export class DemoServer {
     await ended
   }
 
+  /** A file in the demo's folder. */
+  file(name: string): string {
+    return join(this.#folder, name)
+  }
+
   /** A token as the demo signs them, for a life of one's choice. */
   token(subject: string, lifeMs: number): string {
     const encode = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url')

@@ -1,11 +1,11 @@
 // Bundles the entries. tsc writes the declarations beside them.
-import { rmSync } from 'node:fs'
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { build } from 'esbuild'
 import { mangle } from './mangle.mjs'
 
 rmSync('dist', { recursive: true, force: true })
-await build({
-  entryPoints: ['src/index.ts', 'src/react.ts', 'src/bus/index.ts'],
+const { metafile } = await build({
+  entryPoints: ['src/index.ts', 'src/react.ts', 'src/query/index.ts', 'src/query/react.ts', 'src/bus/index.ts'],
   outdir: 'dist',
   bundle: true,
   splitting: true,
@@ -15,5 +15,14 @@ await build({
   ...mangle,
   minifySyntax: true,
   sourcemap: true,
+  metafile: true,
   logLevel: 'warning',
 })
+
+// An import for side effects, of which the package has none: bundlers warn about it. The line stays, for the source map.
+for (const file of Object.keys(metafile.outputs)) {
+  if (!file.endsWith('.js')) continue
+  const text = readFileSync(file, 'utf8')
+  const plain = text.replace(/^import "[^"]*\/chunk-\w+\.js";$/gm, '')
+  if (plain !== text) writeFileSync(file, plain)
+}

@@ -5,6 +5,7 @@ import { build } from 'esbuild'
 
 const web = fileURLToPath(new URL('../../demo/web/', import.meta.url))
 const dist = fileURLToPath(new URL('../../demo/dist/', import.meta.url))
+const source = (file) => fileURLToPath(new URL(`../src/${file}`, import.meta.url))
 
 rmSync(dist, { recursive: true, force: true })
 mkdirSync(dist)
@@ -17,7 +18,7 @@ await build({
   minify: true,
   format: 'esm',
   target: 'es2022',
-  alias: { tidewire: fileURLToPath(new URL('../src/index.ts', import.meta.url)) },
+  alias: { tidewire: source('index.ts'), 'tidewire/query': source('query/index.ts') },
   loader: { '.svg': 'dataurl' },
   legalComments: 'none',
   logLevel: 'warning',

@@ -1,7 +1,7 @@
 import type { BackoffOptions } from './backoff.js'
 import { type Channel, createSharedChannel, type SharedChannel } from './channel.js'
 import { createConnection, type WebSocketLike } from './connection.js'
-import type { Link } from './link.js'
+import type { Link, LinkedClient } from './link.js'
 import { type ChannelDefinition, channelName, type ChannelTypes, type ParamNames, type Params } from './names.js'
 import { createPublisher } from './publisher.js'
 import type { ConnectionState } from './state.js'
@@ -50,7 +50,7 @@ export interface Client {
 export function createClient(options: ClientOptions): Client {
   // Weakly, so that a page that visits many channels does not keep them all; `active` holds those in use.
   const channels = new Map<string, WeakRef<SharedChannel>>()
-  const active = new Map<string, SharedChannel>()
+  const active: Link['_active'] = new Map()
   let lastSid = 0
 
   const connection = createConnection(
@@ -63,7 +63,7 @@ export function createClient(options: ClientOptions): Client {
       _take(frame) {
         if (frame.type === 'published' && (frame.epoch || !frame.offset)) publisher._done(frame)
         else if (frame.type === 'refused' && frame.re === 'publish') publisher._refused(frame)
-        else if ('channel' in frame) active.get(frame.channel as string)?._take(frame)
+        else active.get((frame as { readonly channel?: string }).channel)?._take(frame)
       },
       _beat() {
         for (const channel of active.values()) channel._beat()
@@ -80,6 +80,7 @@ export function createClient(options: ClientOptions): Client {
     _connection: connection,
     _publisher: publisher,
     _stateIntervalMs: options.stateIntervalMs ?? 33,
+    _active: active,
     _nextSid: () => String(++lastSid),
   }
 
@@ -96,7 +97,8 @@ export function createClient(options: ClientOptions): Client {
     return channel
   }
 
-  return {
+  const self: LinkedClient = {
+    _link: link,
     connection: connection._state,
     channel(channel: ChannelDefinition | string, params?: Readonly<Record<string, string | number>>) {
       const name = channelName(typeof channel === 'string' ? channel : channel.pattern, params)
@@ -106,4 +108,5 @@ export function createClient(options: ClientOptions): Client {
     connect: connection._connect,
     close: connection._close,
   }
+  return self
 }

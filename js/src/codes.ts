@@ -26,6 +26,10 @@ export const codes = [
   'HANDSHAKE_INVALID', // the request is not an upgrade that it takes
   'HISTORY_DISABLED', // the channel keeps no history
   'HISTORY_UNAVAILABLE', // the history could not be read or written now
+  'LIVE_QUERY_UNKNOWN', // no live query has this name
+  'INPUT_INVALID', // the input is not what the live query takes
+  'RESULT_TOO_LARGE', // the live query has more rows or bytes than one may
+  'DATABASE_UNAVAILABLE', // the database could not be read now
   // The server's over HTTP alone.
   'HISTORY_GAP', // the history does not hold what was asked for
   'QUERY_INVALID', // a parameter of the address is not what the path takes

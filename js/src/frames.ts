@@ -20,6 +20,7 @@ export interface Position {
 export type ClientFrame =
   | { readonly type: 'hello'; readonly protocol: number; readonly client: string; readonly build?: string | undefined }
   | SubscribeFrame
+  | QueryFrame
   | { readonly type: 'unsubscribe'; readonly sid: string }
   | { readonly type: 'ack'; readonly channel: string; readonly offset: number }
   | { readonly type: 'presence'; readonly channel: string; readonly data: unknown }
@@ -34,6 +35,15 @@ export interface SubscribeFrame {
   readonly presence?: PresenceRequest | undefined
   readonly since?: Position | { readonly last: number } | undefined
   readonly ack?: true | undefined
+}
+
+/** The subscribe of a live query. A member that is undefined is not sent. */
+export interface QueryFrame {
+  readonly type: 'subscribe'
+  readonly sid: string
+  readonly query: string
+  readonly input?: unknown
+  readonly since?: Position | undefined
 }
 
 /** What the server takes, announced by `welcome`. */
@@ -116,7 +126,9 @@ export interface MessageFrame {
 export interface SubscribedFrame {
   readonly type: 'subscribed'
   readonly sid: string
-  readonly channel: string
+  readonly channel?: string
+  /** Of a live query, which has no channel: its name in the frames that follow. */
+  readonly qid?: string
   /** With `epoch`, on a channel with history: where the subscription is. */
   readonly offset?: number
   readonly epoch?: string
@@ -149,14 +161,39 @@ export interface RefusedFrame {
 export interface UnsubscribedFrame {
   readonly type: 'unsubscribed'
   readonly sid: string
-  readonly channel: string
+  readonly channel?: string
   readonly code?: string
   readonly cause?: string
   readonly fix?: string
   readonly retryAfterMs?: number
 }
 
+/** All rows of a live query. */
+export interface SnapshotFrame {
+  readonly type: 'snapshot'
+  readonly qid: string
+  readonly version: number
+  readonly epoch: string
+  readonly key: readonly string[]
+  readonly rows: readonly WireRow[]
+  readonly sum: string
+}
+
+/** What one commit changed in a live query. */
+export interface PatchFrame {
+  readonly type: 'patch'
+  readonly qid: string
+  readonly version: number
+  readonly ops: readonly WireOp[]
+  readonly sum: string
+}
+
+export type WireRow = Readonly<Record<string, unknown>>
+export type WireOp = { readonly del: unknown } | { readonly put: WireRow; readonly at: number }
+
 export type ServerFrame =
+  | SnapshotFrame
+  | PatchFrame
   | Welcome
   | MessageFrame
   | PresenceFrame
