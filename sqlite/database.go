@@ -45,7 +45,34 @@ type DatabaseOptions struct {
 	MaxBytes int64
 }
 
-// Database is a SQLite file whose tables can be followed. It implements [feed.Database]; its methods may be called from any goroutine.
+// Database is a SQLite file whose tables can be followed. It implements [feed.Database]; its methods may be called from any goroutine. docs/sqlite.md says what
+// it has in the file.
+//
+// # Capture
+//
+// Triggers write each change of a followed table, with all cells of the old and the new row, into a log in the same transaction. So writes of all processes are
+// seen, what was rolled back is not, and the log survives both the writers and this process. Other programs need nothing but SQLite. What fires no triggers is
+// not seen: the backup API, incremental blob I/O, edits of the schema table.
+//
+// # Transactions
+//
+// SQLite does not say which transaction an entry of the log belongs to. A transaction of [Database.Write] comes as one. Those of other programs that were
+// committed between two looks at the log come together as one, in their order; one is never divided, and none straddles the state that a [Database.Read] saw.
+//
+// # Schema changes
+//
+// Every read looks at the version of the schema. When a followed table was altered, its triggers are made anew before anything is read, the log gets a cut, and
+// the feed begins anew ([feed.Sink].Reset).
+//
+// # Bounds
+//
+// The log is kept for KeepAge and KeepBytes, and pruned by Run in transactions of a few rows; when no Run is there for long, it grows. In memory is one chunk of
+// it: about 4 MiB, or one transaction up to MaxBytes. A sink that does not return keeps the log.
+//
+// # Failures
+//
+// A locked or full file and failed I/O are logged and tried again, with delays up to 5 s; nothing is lost meanwhile. Run returns when the file is damaged, was
+// deleted or replaced ([ErrFileGone]), and after Close ([ErrClosed]).
 type Database struct {
 	opts    DatabaseOptions
 	path    string
@@ -296,7 +323,8 @@ func (d *Database) notify() {
 	}
 }
 
-// checkpoint moves the write-ahead log into the file when it has grown, and is called by who has the turn. The transactions in it are safe: a failure is for the log alone.
+// checkpoint moves the write-ahead log into the file when it has grown, and is called by who has the turn. The transactions in it are safe: a failure is for the
+// log alone.
 func (d *Database) checkpoint() {
 	w := d.writer
 	if w.pages < w.next {

@@ -1,4 +1,5 @@
-// Package sqlite keeps what Tidewire must not lose in one SQLite file. It needs no C compiler. Today it has the streams ([Stream], a [stream.Store]).
+// Package sqlite keeps what Tidewire must not lose in one SQLite file. It needs no C compiler. It has the streams ([Stream], a [stream.Store]), of which the rest of this
+// comment speaks, and the application's own database as live queries read and follow it ([Database]).
 //
 // # Files
 //

@@ -356,8 +356,8 @@ func (l *logReader) change(t *row.Table, op int64, first, second row.Row) {
 	}
 }
 
-// moved adds a change of the key; the last changes given are the rows that it replaced. A foreign key of the row to itself is followed before the triggers fire, so what that changed in the
-// row stands before its cause in the log, and is put behind it.
+// moved adds a change of the key; the last changes are as many rows that it replaced. A foreign key of the row to itself is followed before the triggers fire, so
+// what that changed in the row stands before its cause in the log, and is put behind it.
 func (l *logReader) moved(t *row.Table, from, to row.Row, replaced int) {
 	changes := l.tx.Changes
 	cause := append(slices.Clone(changes[len(changes)-replaced:]), feed.Change{Op: feed.Delete, Table: t, Old: from}, feed.Change{Op: feed.Insert, Table: t, New: to})
@@ -399,8 +399,8 @@ func (d *Database) table(r *feedReader, def int64) (*row.Table, error) {
 	return d.remember(def, s), nil
 }
 
-// Since returns the transactions behind a position, for who comes back with it; transactions that were committed by other programs may come together as one. It returns [ErrGap] when the log does not
-// tell all of it, or more than [DatabaseOptions.MaxBytes]. What Run delivers after the last of them, or after the position if there is none, goes on from there.
+// Since returns the transactions behind a position, for who comes back with it; those of other programs may come together as one. It returns [ErrGap] when the log does
+// not tell all of it, or more than [DatabaseOptions.MaxBytes]. What Run delivers with a position above the last of them goes on from there.
 func (d *Database) Since(ctx context.Context, after feed.Position) (txs []*feed.Tx, err error) {
 	number, err := strconv.ParseUint(string(after), 16, 63)
 	from := int64(number)

@@ -39,7 +39,8 @@ func untilReset(t testing.TB, r *feedtest.Recorder, n int, reason string) {
 	})
 }
 
-// TestS26_P17_P20_SchemaChanges alters a followed table as another program does, while the feed runs and while it does not. No statement of the program fails, and the feed begins anew.
+// TestS26_P17_P20_SchemaChanges alters a followed table as another program does, while the feed runs and while it does not. No statement of the program fails,
+// and the feed begins anew.
 func TestS26_P17_P20_SchemaChanges(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, sql, reason string }{
@@ -597,6 +598,18 @@ func TestS22_Failures(t *testing.T) {
 		}
 		closeDatabase(t, db)
 	})
+}
+
+// TestS26_StarAfterAChange reads through one connection, whose statements are kept.
+func TestS26_StarAfterAChange(t *testing.T) {
+	t.Parallel()
+	db := openDatabase(t, newPath(t), sqlite.DatabaseOptions{Readers: 1})
+	write(t, db, `CREATE TABLE t (id INTEGER PRIMARY KEY); INSERT INTO t VALUES (1)`)
+	newReplica(t, db, "t")
+	write(t, db, `ALTER TABLE t ADD COLUMN n DEFAULT 2`)
+	if rows, _ := newReplica(t, db, "t").read(tableOf(t, db, "t")); fmt.Sprint(rows) != "map[1:[1 2]]" {
+		t.Error(rows)
+	}
 }
 
 func TestS14_Selects(t *testing.T) {

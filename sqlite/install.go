@@ -44,12 +44,13 @@ func (c *conn) installed() (triggers map[string]trigger, log bool, err error) {
 		sql := r[1].Text()
 		triggers[r[0].Text()] = trigger{sql, r[2].Text(), r[3].Int(), isAfter(sql)}
 	}
-	tables, err := c.number(`SELECT count(*) FROM main.sqlite_schema WHERE type = 'table' AND name IN ('_tidewire_changes', '_tidewire_tables', '_tidewire_marks', '_tidewire_replaced')`)
+	tables, err := c.number(`SELECT count(*) FROM main.sqlite_schema WHERE type = 'table'
+		AND name IN ('_tidewire_changes', '_tidewire_tables', '_tidewire_marks', '_tidewire_replaced')`)
 	return triggers, tables == 4, err
 }
 
-// altered says which of the tables that are followed are not as their triggers have them, and why, among them those that have gone or cannot be followed any more; and which triggers of the feed
-// belong to no table.
+// altered says which of the tables that are followed are not as their triggers have them, and why, among them those that have gone or cannot be followed any more; and
+// which triggers of the feed belong to no table.
 func (c *conn) altered() (reasons map[int64]string, stray []string, log bool, err error) {
 	have, log, err := c.installed()
 	if err != nil || !log {

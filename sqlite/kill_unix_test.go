@@ -185,7 +185,7 @@ func checkKilled(t *testing.T, s *sqlite.Stream, acks []acknowledged, seen map[s
 		if h.Epoch != epochs[name] || name != "few" && h.First != 1 || name == "few" && h.Offset >= killedFew && h.Offset-h.First != killedFew-1 {
 			t.Fatalf("%s is at %+v, its epoch was %s", name, h, epochs[name])
 		}
-		page, err := s.Read(t.Context(), name, stream.Position{Offset: h.First - 1, Epoch: h.Epoch}, int(h.Offset))
+		page, err := stream.Last(t.Context(), s, name, int(h.Offset))
 		if err != nil || len(page.Entries) != int(h.Offset+1-h.First) {
 			t.Fatalf("%s: %d entries of %+v, %v", name, len(page.Entries), h, err)
 		}

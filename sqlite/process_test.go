@@ -19,7 +19,8 @@ import (
 
 const writerFile = "TIDEWIRE_TEST_WRITER"
 
-// TestOtherProcess is the process that writes to a file and is killed: it inserts ten rows in each transaction, and says when one is open and when it is committed. It does nothing in any other process.
+// TestOtherProcess is the process that writes to a file and is killed: it inserts ten rows in each transaction, and says when one is open and when it is
+// committed. It does nothing in any other process.
 func TestOtherProcess(t *testing.T) {
 	path := os.Getenv(writerFile)
 	if path == "" {

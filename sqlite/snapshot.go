@@ -18,6 +18,7 @@ const maxStatements = 64
 type feedReader struct {
 	*conn
 	statements map[string]*statement
+	version    int64 // of the schema that the statements were made for
 }
 
 func (d *Database) newReader() (*feedReader, error) {
@@ -48,14 +49,18 @@ func (r *feedReader) statement(sql string) (*statement, error) {
 		return nil, errors.Join(errors.New("not one query"), err)
 	}
 	if len(r.statements) == maxStatements {
-		for sql, s := range r.statements {
-			_ = s.Close() // the error of its last step
-			delete(r.statements, sql)
-		}
+		r.forget()
 	}
 	s := &statement{Stmt: stmt}
 	r.statements[sql] = s
 	return s, nil
+}
+
+func (r *feedReader) forget() {
+	for sql, s := range r.statements {
+		_ = s.Close() // the error of its last step
+		delete(r.statements, sql)
+	}
 }
 
 func (r *feedReader) numbers(sql string) ([]int64, error) {
@@ -82,7 +87,8 @@ const endsSQL = `SELECT (SELECT min(id) FROM main._tidewire_changes), (SELECT ma
 // maxMends bounds how often the triggers are made anew before a read gives up.
 const maxMends = 10
 
-// begin begins a read transaction in which all that is followed has its triggers. note is called with the state while [Database.mu] is held, and between commits if alone is set.
+// begin begins a read transaction in which all that is followed has its triggers. note is called with the state while Database.mu is held, and between commits if
+// alone is set.
 func (d *Database) begin(ctx context.Context, r *feedReader, alone bool, note func(state)) (state, error) {
 	for range maxMends {
 		s, ok, err := d.tryBegin(r, alone, note)
@@ -115,7 +121,11 @@ func (d *Database) tryBegin(r *feedReader, alone bool, note func(state)) (s stat
 	if err != nil {
 		return s, false, err
 	}
-	if d.verified.Load() == 0 {
+	if r.version != version[0] { // SQLite makes statements anew, but * may stand for other columns then
+		r.forget()
+		r.version = version[0]
+	}
+	if d.verified.Load() != version[0] {
 		if reasons, stray, log, err := r.altered(); err != nil || !log || len(reasons)+len(stray) > 0 {
 			return s, false, err
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What the feed has in the file. All of it is plain SQL that every SQLite of the last ten years reads: a schema that one cannot read keeps it from the whole file.
+// What the feed has in the file. It is plain SQL that every SQLite of the last ten years reads: one that cannot read a part of the schema cannot open the file.
 const (
 	prefix = "_tidewire_"
 
@@ -16,9 +16,9 @@ const (
 	slackReplaced = 8
 
 	feedSchema = `
--- One entry for each change, in the order of the changes. id begins with the time in microseconds at which the log was made, so that positions of an older log
--- are below. op: 0 a cut (nothing can be said of what was before; v0 is the reason), 1 insert (v0… is the row), 2 update (v0… is the old row, then the new one), 3 delete, 4 replaced by the insert or
--- update that follows (v0… is the row).
+-- One entry for each change, in the order of the changes. id begins with the time in microseconds at which the log was made, so that positions of an older log are
+-- below. op: 0 a cut (nothing can be said of what was before; v0 is the reason), 1 insert (v0… is the row), 2 update (v0… is the old row, then the new one), 3 delete,
+-- 4 replaced by the insert or update that follows (v0… is the row).
 CREATE TABLE IF NOT EXISTS main._tidewire_changes (id INTEGER PRIMARY KEY, def INTEGER, op INTEGER, v0);
 
 -- The tables that are followed. name is NULL when one no longer is. A def is never used again.
@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS main._tidewire_tables (def INTEGER PRIMARY KEY, name 
 -- How far the log was at a time (Unix seconds), and how many bytes since the mark before.
 CREATE TABLE IF NOT EXISTS main._tidewire_marks (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, bytes INTEGER NOT NULL);
 
--- Rows that a statement is about to replace; moving is 1 for those that it is about to delete or give another key, which are logged for that. It is all but empty.
+-- Rows that a statement is about to replace. moving is 1 for those that it is about to delete or to give another key, which are logged for that. All but empty.
 CREATE TABLE IF NOT EXISTS main._tidewire_replaced (def INTEGER, moving INTEGER NOT NULL DEFAULT 0);
 `
 )
@@ -44,14 +44,15 @@ const (
 //
 // # Replaced rows
 //
-// REPLACE removes rows and fires no trigger for them, unless the program turned recursive triggers on; and a trigger cannot see whether a statement may replace. So the rows that are in
-// the way of a new one are put aside before (_tidewire_replaced), and after it those of them that are gone are logged as deleted. A row that is in the way and is still there afterwards (the insert was ignored, or
-// became an update) stays aside until a few more have come.
+// REPLACE removes rows and fires no trigger for them, unless the program turned recursive triggers on; and a trigger cannot see whether a statement may replace. So
+// the rows that are in the way of a new one are put aside before (_tidewire_replaced), and after it those of them that are gone are logged. A row that was in the
+// way and is still there afterwards (the insert was ignored, or became an update) stays aside until a few more have come.
 //
 // # Dropped columns
 //
-// SQLite refuses to drop a column that a trigger names. Each cell is therefore a subquery (SELECT OLD.x) below a query with a source of the name OLD, whose columns are all NULL: when the table has no column x any more,
-// it is that source's. The triggers are made anew as soon as the change is seen, and nothing that was logged in between is used.
+// SQLite refuses to drop a column that a trigger names. Each cell is therefore a subquery (SELECT OLD.x) below a query with a source of the name OLD, whose columns
+// are all NULL: when the table has no column x any more, it is that source's. The triggers are made anew as soon as the change is seen, and nothing that was logged in
+// between is used.
 func (s *shape) triggers(def int64) map[string]string {
 	b := triggerBuilder{s, def, quote(s.table.Table)}
 	out := map[string]string{}
@@ -199,9 +200,9 @@ func (b triggerBuilder) putAside(others string) []string {
 	for _, c := range b.conflicts() {
 		rows := fmt.Sprintf("(SELECT %s FROM %s WHERE %s) AS y", strings.Join(key, ", "), b.name, and(c, others))
 		// One that did not move after all is taken anew.
-		body = append(body, fmt.Sprintf("DELETE FROM %s WHERE def = %d AND moving AND EXISTS (SELECT 1 FROM %s WHERE %s)", aside, b.def, rows, b.same("y", aside)))
-		body = append(body, fmt.Sprintf("INSERT INTO %s (def, %s) SELECT %d, %s FROM %s, %s WHERE NOT EXISTS (SELECT 1 FROM %s WHERE def = %d AND %s)",
-			aside, variables(0, len(b.table.Columns)), b.def, cells, b.nulls("x"), rows, aside, b.def, b.same("y", aside)))
+		body = append(body, fmt.Sprintf("DELETE FROM %s WHERE def = %d AND moving AND EXISTS (SELECT 1 FROM %s WHERE %s)", aside, b.def, rows, b.same("y", aside)),
+			fmt.Sprintf("INSERT INTO %s (def, %s) SELECT %d, %s FROM %s, %s WHERE NOT EXISTS (SELECT 1 FROM %s WHERE def = %d AND %s)",
+				aside, variables(0, len(b.table.Columns)), b.def, cells, b.nulls("x"), rows, aside, b.def, b.same("y", aside)))
 	}
 	return body
 }

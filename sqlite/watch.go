@@ -11,7 +11,8 @@ import (
 // walHeader is the size of the header of the index of the write-ahead log, which every commit of any process changes.
 const walHeader = 48
 
-// watch tells cheaply that something was committed. It reads the header out of the -shm file where mapped files and reads of them agree, and asks SQLite elsewhere: that takes a hundred times as long.
+// watch tells cheaply that something was committed. It reads the header out of the -shm file where mapped files and reads of them agree, and asks SQLite
+// elsewhere: that takes a hundred times as long.
 type watch struct {
 	r    *feedReader
 	path string
