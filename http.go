@@ -390,7 +390,12 @@ func (n *Node) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	n.answer(w, map[string]string{"status": "ok"})
 }
 
-// serveReady is GET /readyz: the node takes clients and delivers, shown by a message that goes through the hub.
+// prober is a database that can show that its feed works.
+type prober interface {
+	Probe(ctx context.Context) error
+}
+
+// serveReady is GET /readyz: the node takes clients and delivers, shown by a message that goes through the hub, and by one through the database's feed if that can do it.
 func (n *Node) serveReady(w http.ResponseWriter, r *http.Request) {
 	if n.draining.Load() || !n.running.Load() {
 		n.problem(w, &wire.Error{Code: wire.CodeDraining, Message: "the node does not take clients", Retry: retryLater})
@@ -402,6 +407,13 @@ func (n *Node) serveReady(w http.ResponseWriter, r *http.Request) {
 		n.log.Error("readiness probe failed", "error", err)
 		n.problem(w, &wire.Error{Code: wire.CodeTimeout, Message: "a probe through the hub did not come back", Retry: retryLater})
 		return
+	}
+	if db, ok := n.opts.Database.(prober); ok {
+		if err := db.Probe(ctx); err != nil {
+			n.log.Error("readiness probe of the database failed", "error", err)
+			n.problem(w, &wire.Error{Code: wire.CodeDatabaseUnavailable, Message: "a probe through the database's feed did not come back", Retry: retryLater})
+			return
+		}
 	}
 	n.answer(w, map[string]string{"status": "ready"})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tidewire/tidewire/hub"
+	"github.com/tidewire/tidewire/live"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -135,6 +136,13 @@ func (n *Node) initMetrics() {
 	counter("tidewire_guard_failures_total", "Guards that could not decide.", func(hub.Stats) uint64 { return n.stats.guardFailures.Load() })
 	counter("tidewire_refresh_failures_total", "Grant refreshes that could not decide.", func(hub.Stats) uint64 { return n.stats.refreshFailures.Load() })
 	counter("tidewire_roster_frames_total", "Roster differences published.", func(hub.Stats) uint64 { return n.stats.rosterFrames.Load() })
+	if e := n.queries.engine; e != nil {
+		n.queryMetrics(func(name, help string, f func(live.Stats) float64) {
+			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return f(e.Stats()) }))
+		}, func(name, help string, f func(live.Stats) uint64) {
+			reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(f(e.Stats())) }))
+		})
+	}
 }
 
 // serveMetrics is GET /metrics.

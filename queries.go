@@ -57,6 +57,22 @@ func (n *Node) initQueries() {
 	})
 }
 
+// queryMetrics registers the engine's figures.
+func (n *Node) queryMetrics(gauge func(name, help string, f func(live.Stats) float64), counter func(name, help string, f func(live.Stats) uint64)) {
+	gauge("tidewire_live_entries", "Pairs of a live query and its input that are kept up to date.", func(s live.Stats) float64 { return float64(s.Entries) })
+	gauge("tidewire_live_retained_bytes", "Bytes of patches and snapshots that are kept.", func(s live.Stats) float64 { return float64(s.Retained) })
+	counter("tidewire_live_transactions_total", "Transactions from the database.", func(s live.Stats) uint64 { return s.Transactions })
+	counter("tidewire_live_changes_total", "Changes in tables that are queried.", func(s live.Stats) uint64 { return s.Changes })
+	counter("tidewire_live_candidates_total", "Entries that the index named for a change.", func(s live.Stats) uint64 { return s.Candidates })
+	counter("tidewire_live_patches_total", "Patches made.", func(s live.Stats) uint64 { return s.Patches })
+	counter("tidewire_live_reads_total", "Snapshots read from the database.", func(s live.Stats) uint64 { return s.Reads })
+	counter("tidewire_live_selects_total", "Results read in these snapshots.", func(s live.Stats) uint64 { return s.Selects })
+	counter("tidewire_live_read_errors_total", "Reads of the database that failed.", func(s live.Stats) uint64 { return s.ReadErrors })
+	counter("tidewire_live_resets_total", "Times that the feed began anew and everything was read again.", func(s live.Stats) uint64 { return s.Resets })
+	counter("tidewire_live_partial_rows_total", "Changes with unknown cells, such as under REPLICA IDENTITY DEFAULT.", func(s live.Stats) uint64 { return s.PartialRows })
+	counter("tidewire_live_policy_errors_total", "Policies that could not decide.", func(s live.Stats) uint64 { return s.PolicyErrors })
+}
+
 // Query declares a live query over Options.Database.
 func (n *Node) Query(q Query) error {
 	if n.queries.engine == nil {

@@ -3,7 +3,9 @@ package tidewire_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -385,6 +387,42 @@ func TestS04_S02_VisibleByAttributes(t *testing.T) {
 	lr.apply(t, red.readLive())
 	if lr.titles() != lb.titles() {
 		t.Fatal(lr.titles())
+	}
+}
+
+// probing is a database whose feed can be probed.
+type probing struct {
+	*feed.Memory
+	err error
+}
+
+func (p *probing) Probe(context.Context) error { return p.err }
+
+// S51: readiness turns red when a probe through the database's feed does not come back; the engine's figures are among the metrics.
+func TestS51_ReadinessProvesTheFeed(t *testing.T) {
+	t.Parallel()
+	db := &probing{Memory: cardsDB(t)}
+	s := start(t, tidewire.Options{Database: db, Backend: auth.NewAPIKeys(map[string]auth.Identity{apiKey: {Subject: "backend"}})}, func(n *tidewire.Node) error {
+		return n.Query(board(tidewire.Public))
+	})
+	eventually(t, "ready", func() bool {
+		resp, err := http.Get(s.http.URL + "/readyz")
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	c := s.connect()
+	c.query("1", "board", `{"list":"7"}`, "")
+	c.want("snapshot")
+	body, err := io.ReadAll(s.get(t, "/metrics", http.StatusOK).Body)
+	if err != nil || !strings.Contains(string(body), "\ntidewire_live_entries 1\n") {
+		t.Errorf("%v, %s", err, body)
+	}
+	db.err = errors.New("gone")
+	if p := problemOf(t, s.get(t, "/readyz", http.StatusServiceUnavailable)); p.Code != wire.CodeDatabaseUnavailable {
+		t.Errorf("%+v", p)
 	}
 }
 
