@@ -223,7 +223,7 @@ func TestS22_P45_CaptureAgainstTheTable(t *testing.T) {
 						t.Fatalf("seed %d: %v after\n%s", seed, err, strings.Join(done[max(0, len(done)-12):], "\n"))
 					}
 				}
-				if changed < captureRounds {
+				if changed < captureRounds/4 { // statements of few values often meet a key that is there
 					t.Errorf("only %d statements did something", changed)
 				}
 			})
