@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/tidewire/tidewire/row"
@@ -115,7 +116,7 @@ func (g *generator) leaf() string {
 		items := make([]string, 1+g.rng.IntN(4))
 		if !g.noParam && len(c.params) > 0 && g.rng.IntN(2) == 0 {
 			for i := range items {
-				items[i] = pick(g.rng, append(c.params, "null"))
+				items[i] = pick(g.rng, append(slices.Clip(c.params), "null"))
 			}
 			return c.name + " " + not + "IN " + g.list(items[:g.rng.IntN(len(items)+1)])
 		}
