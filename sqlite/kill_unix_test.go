@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -212,4 +213,29 @@ func checkKilled(t *testing.T, s *sqlite.Stream, acks []acknowledged, seen map[s
 		}
 	}
 	return heads
+}
+
+func TestStream_FileMode(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	s := openStream(t, path, sqlite.StreamOptions{})
+	add(t, s, "a", "", stream.AppendOptions{})
+	seen := 0
+	err := filepath.WalkDir(filepath.Dir(path), func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		seen++
+		info, err := d.Info()
+		if err == nil && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has the mode %v", file, info.Mode())
+		}
+		return err
+	})
+	if err != nil || seen != 4 {
+		t.Errorf("%d files, %v", seen, err)
+	}
+	if mode := number(t, s, "PRAGMA synchronous"); mode != 2 {
+		t.Errorf("synchronous = %d, want 2, which is FULL", mode)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -605,7 +604,7 @@ func TestStream_InUse(t *testing.T) {
 	s := openStream(t, path, sqlite.StreamOptions{})
 	link := filepath.Join(filepath.Dir(path), "link.db")
 	if err := os.Symlink(path, link); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	for _, p := range []string{path, link} {
 		if s, err := sqlite.OpenStream(p, sqlite.StreamOptions{}); !errors.Is(err, sqlite.ErrInUse) {
@@ -614,34 +613,6 @@ func TestStream_InUse(t *testing.T) {
 	}
 	closeStream(t, s)
 	openStream(t, link, sqlite.StreamOptions{})
-}
-
-func TestStream_FileMode(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS == "windows" {
-		t.Skip("modes are of Unix")
-	}
-	path := newPath(t)
-	s := openStream(t, path, sqlite.StreamOptions{})
-	add(t, s, "a", "", stream.AppendOptions{})
-	seen := 0
-	err := filepath.WalkDir(filepath.Dir(path), func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		seen++
-		info, err := d.Info()
-		if err == nil && info.Mode().Perm() != 0o600 {
-			t.Errorf("%s has the mode %v", file, info.Mode())
-		}
-		return err
-	})
-	if err != nil || seen != 4 {
-		t.Errorf("%d files, %v", seen, err)
-	}
-	if mode := number(t, s, "PRAGMA synchronous"); mode != 2 {
-		t.Errorf("synchronous = %d, want 2, which is FULL", mode)
-	}
 }
 
 // raw opens a database without this package.
