@@ -290,17 +290,7 @@ func (c *client) subscribe(sid, channel string) {
 // eventually waits until f holds.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("%s: not within %s", what, patience)
-		case <-tick.C:
-		}
-	}
+	testenv.Eventually(t, patience, what, f)
 }
 
 // problemOf reads a problem document.

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -22,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tidewire/tidewire/ackbus"
+	"github.com/tidewire/tidewire/internal/testenv"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -902,24 +901,7 @@ func messageVectors(t testing.TB) []messageVector {
 func TestB04_MessageVectors(t *testing.T) {
 	t.Parallel()
 	vectors := messageVectors(t)
-	const path = "../spec/vectors/ackbus.json"
-	raw, err := json.MarshalIndent(vectors, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw = append(raw, '\n')
-	if *update {
-		if err := os.WriteFile(path, raw, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(raw), string(have)); d != "" {
-		t.Fatalf("%s is not what the code says; run go test ./ackbus -update (-code +file):\n%s", path, d)
-	}
+	testenv.Written(t, "../spec/vectors/ackbus.json", vectors, *update)
 	for _, v := range vectors {
 		message, err := hex.DecodeString(v.Bytes)
 		if err != nil {

@@ -50,7 +50,7 @@ func Handle(frame []byte, opts SubscribeOptions) bool {
 	l.frameLocked(command{kind: wire.TypeSubscribe, query: q}, time.Now())
 	l.handle(&incoming{Type: wire.TypeSubscribed, SID: q.sid, QID: "q"})
 	l.handle(&incoming{
-		Type: typeSnapshot, QID: "q", Version: 5, Epoch: "e", Key: keyMember{columns: []string{"id"}}, Rows: []json.RawMessage{[]byte(`{"id":1}`), []byte(`{"id":2}`)},
+		Type: wire.TypeSnapshot, QID: "q", Version: 5, Epoch: "e", Key: keyMember{columns: []string{"id"}}, Rows: []json.RawMessage{[]byte(`{"id":1}`), []byte(`{"id":2}`)},
 	})
 	var m incoming
 	if json.Unmarshal(frame, &m) != nil {

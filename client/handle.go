@@ -106,7 +106,7 @@ func (l *link) handleLocked(m *incoming) (call func()) {
 		if s := l.c.subs[m.Channel]; s != nil && s.phase == live {
 			return l.channelLocked(s, m)
 		}
-	case typeSnapshot, typePatch:
+	case wire.TypeSnapshot, wire.TypePatch:
 		return l.rowsLocked(m)
 	case wire.TypeRefused:
 		return l.refusedLocked(m)

@@ -21,6 +21,7 @@ import (
 	"github.com/tidewire/tidewire"
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/client"
+	"github.com/tidewire/tidewire/internal/testenv"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -116,17 +117,7 @@ func (s *node) connect(opts client.Options) *client.Client {
 // eventually waits until f holds.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("%s: not within %s", what, patience)
-		case <-tick.C:
-		}
-	}
+	testenv.Eventually(t, patience, what, f)
 }
 
 func (s *node) subscribe(c *client.Client, channel string, opts client.SubscribeOptions) *client.Subscription {

@@ -14,12 +14,6 @@ import (
 	"github.com/tidewire/tidewire/wire"
 )
 
-// Types of the messages of live queries.
-const (
-	typeSnapshot = "snapshot"
-	typePatch    = "patch"
-)
-
 // QueryOptions configures a [LiveQuery]. See the package's comment for how callbacks are called.
 type QueryOptions struct {
 	// OnChange is called with the rows when they are there, after each commit that changes them, and when the query is live again on a later connection.
@@ -278,7 +272,7 @@ func (l *link) rowsLocked(m *incoming) func() {
 		if q.phase != live || q.qid != m.QID {
 			continue
 		}
-		if m.Type == typeSnapshot {
+		if m.Type == wire.TypeSnapshot {
 			return l.snapshotLocked(q, m)
 		}
 		return l.patchLocked(q, m)

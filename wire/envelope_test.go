@@ -3,13 +3,10 @@ package wire_test
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/tidewire/tidewire/internal/testenv"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -84,24 +81,7 @@ func envelopeVectors(t testing.TB) []envelopeVector {
 func TestB04_EnvelopeVectors(t *testing.T) {
 	t.Parallel()
 	vectors := envelopeVectors(t)
-	const path = "../spec/vectors/envelope.json"
-	raw, err := json.MarshalIndent(vectors, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw = append(raw, '\n')
-	if *update {
-		if err := os.WriteFile(path, raw, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(raw), string(have)); d != "" {
-		t.Fatalf("%s is not what the code says; run go test ./wire -update (-code +file):\n%s", path, d)
-	}
+	testenv.Written(t, "../spec/vectors/envelope.json", vectors, *update)
 	for _, v := range vectors {
 		data, err := hex.DecodeString(v.Bytes)
 		if err != nil {

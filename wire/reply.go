@@ -14,6 +14,8 @@ const (
 	TypeUnsubscribed    = "unsubscribed"
 	TypePublished       = "published"
 	TypeMessage         = "message"
+	TypeSnapshot        = "snapshot" // of a live query, written by package live
+	TypePatch           = "patch"
 	TypeSkipped         = "skipped"
 	TypeRefused         = "refused"
 	TypeReconnect       = "reconnect"

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/tidewire/tidewire/internal/testenv"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -65,24 +63,7 @@ type vector struct {
 func TestVectors(t *testing.T) {
 	t.Parallel()
 	vectors := append(clientVectors(), serverVectors()...)
-	const path = "../spec/vectors/messages.json"
-	raw, err := json.MarshalIndent(vectors, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw = append(raw, '\n')
-	if *update {
-		if err := os.WriteFile(path, raw, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(raw), string(have)); d != "" {
-		t.Fatalf("%s is not what the code says; run go test ./wire -update (-code +file):\n%s", path, d)
-	}
+	testenv.Written(t, "../spec/vectors/messages.json", vectors, *update)
 	for _, v := range vectors {
 		if v.Direction != "client" {
 			continue
@@ -218,24 +199,8 @@ func TestS43_ErrorTable(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", c.Code, status, retry, c.Cause, c.Fix)
 	}
 	b.WriteString("\nThe browser package adds codes for what never reached a server; see [js/README.md](../js/README.md).\n")
-	raw, err := json.MarshalIndent(wire.Codes(), "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{"../docs/errors.md": b.String(), "../spec/vectors/errors.json": string(raw) + "\n"} {
-		if *update {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		have, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(want, string(have)); d != "" {
-			t.Errorf("%s is not what the code says; run go test ./wire -update (-code +file):\n%s", path, d)
-		}
-	}
+	testenv.Written(t, "../docs/errors.md", []byte(b.String()), *update)
+	testenv.Written(t, "../spec/vectors/errors.json", wire.Codes(), *update)
 }
 
 func TestAsError_HidesWhatLiesBehind(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/tidewire/tidewire/internal/testenv"
 	"github.com/tidewire/tidewire/wire"
 )
 
@@ -165,17 +166,7 @@ func file(t *testing.T, name, content string) string {
 // eventually waits until f holds.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("%s: not within %s", what, patience)
-		case <-tick.C:
-		}
-	}
+	testenv.Eventually(t, patience, what, f)
 }
 
 // get asks the server over HTTP and returns the status and the body.
