@@ -102,6 +102,13 @@ func (s *xidSet) add(xid uint64) {
 	}
 }
 
+// forget takes ids out that the server has not given to anybody yet: they were another server's, or lost with its crash.
+func (s *xidSet) forget(from uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end = min(s.end, from)
+}
+
 // hiddenFrom returns an id of the set that the snapshot does not see.
 func (s *xidSet) hiddenFrom(f *fence) (xid uint64, found bool) {
 	s.mu.Lock()

@@ -218,6 +218,11 @@ func (r *runner) settle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	next, err := strconv.ParseUint(rows[0][1], 10, 64)
+	if err != nil {
+		return err
+	}
+	r.d.begun.forget(next)
 	deadline := time.Now().Add(settleLocal)
 	if rows[0][2] == "t" {
 		deadline = time.Now().Add(settleSync)
