@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"net/http"
@@ -20,9 +21,25 @@ import (
 // A live query is delivered as a channel with history is. The engine keeps its result as a log of versions (live.Entry); the hub's channel of the entry carries the frames, encoded once for all
 // subscribers; who is new, slow or back after a cut is behind, and gets from the log the patches that it lacks, or, if the log does not reach so far, a snapshot.
 
+// Entity is what all queries over a table have in common. A query over it shows no row and no column that the entity does not: whoever adds one cannot show more by mistake.
+type Entity struct {
+	// Name is what queries say in [Query.Entity].
+	Name string
+	// From names the table, as [query.Definition] has it. No query may name the table itself then.
+	From string
+	// Visible decides which rows a subscriber may see: see [query.Definition]. Empty means all. What a query has of its own holds beside it.
+	Visible string
+	// Policy decides beside Visible, as [Query.Policy] does. Nil allows all.
+	Policy live.Policy
+	// Columns are what a query may show; those that it does not choose from are all shown. The primary key always is. Nil means all of the table. A query may filter and sort by others.
+	Columns []string
+}
+
 // Query declares a live query: see [query.Definition] for the subset of SQL.
 type Query struct {
 	query.Definition
+	// Entity names the entity that the query is over, instead of From. See [Node.Entity].
+	Entity string
 	// Guard decides who may subscribe: Access.Action is ActionQuery, Access.Channel the query's name. Nil denies it to clients.
 	Guard Guard
 	// Policy, if not nil, decides for each row whether an actor sees it, where Definition.Visible cannot say it. An entry is then of one actor, and costs what one costs.
@@ -36,8 +53,10 @@ const ActionQuery Action = "query"
 type queries struct {
 	engine *live.Engine // nil without a database
 
-	mu     sync.RWMutex // guards guards
-	guards map[string]Guard
+	mu       sync.RWMutex // guards below
+	guards   map[string]Guard
+	entities map[string]Entity
+	tables   map[string]string // a query that names the table itself; empty if an entity does
 }
 
 // queryPrefix begins the hub's channels of live queries, so that none is the name of a channel.
@@ -47,7 +66,7 @@ func (n *Node) initQueries() {
 	if n.opts.Database == nil {
 		return
 	}
-	n.queries.guards = map[string]Guard{}
+	n.queries.guards, n.queries.entities, n.queries.tables = map[string]Guard{}, map[string]Entity{}, map[string]string{}
 	n.queries.engine = live.New(live.Options{
 		Database:   n.opts.Database,
 		Publish:    n.publishQuery,
@@ -70,7 +89,92 @@ func (n *Node) queryMetrics(gauge func(name, help string, f func(live.Stats) flo
 	counter("tidewire_live_read_errors_total", "Reads of the database that failed.", func(s live.Stats) uint64 { return s.ReadErrors })
 	counter("tidewire_live_resets_total", "Times that the feed began anew and everything was read again.", func(s live.Stats) uint64 { return s.Resets })
 	counter("tidewire_live_partial_rows_total", "Changes with unknown cells, such as under REPLICA IDENTITY DEFAULT.", func(s live.Stats) uint64 { return s.PartialRows })
+	counter("tidewire_live_denied_total", "Rows that a policy hid.", func(s live.Stats) uint64 { return s.Denied })
 	counter("tidewire_live_policy_errors_total", "Policies that could not decide.", func(s live.Stats) uint64 { return s.PolicyErrors })
+}
+
+// Entity declares an entity over Options.Database, before the queries over it.
+func (n *Node) Entity(e Entity) error {
+	refuse := func(format string, args ...any) error {
+		return wire.Errorf(wire.CodeConfigInvalid, "entity %q: %s", e.Name, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case n.queries.engine == nil:
+		return refuse("there is no database")
+	case e.Name == "" || e.From == "":
+		return refuse("an entity needs a name and a table")
+	}
+	table := n.tableOf(e.From)
+	n.queries.mu.Lock()
+	defer n.queries.mu.Unlock()
+	if _, twice := n.queries.entities[e.Name]; twice {
+		return refuse("declared twice")
+	}
+	if q := n.queries.tables[table]; q != "" {
+		return refuse("query %q names the table %s itself", q, e.From)
+	}
+	e.Columns = slices.Clone(e.Columns)
+	n.queries.entities[e.Name], n.queries.tables[table] = e, ""
+	return nil
+}
+
+// tableOf is one text for all names of a table.
+func (n *Node) tableOf(from string) string {
+	schema := "public."
+	if n.opts.Database.Engine().String() == "sqlite" {
+		schema, from = "main.", strings.ToLower(from)
+	}
+	if !strings.Contains(from, ".") {
+		from = schema + from
+	}
+	return from
+}
+
+// overEntity is a query with what its entity says. The entity's condition stays apart from the query's own, so that no text of a query can get out of it.
+func (q Query) overEntity(e Entity) (Query, error) {
+	if q.From != "" {
+		return q, wire.Errorf(wire.CodeConfigInvalid, "query %q: the table is that of entity %q: leave From out", q.Name, e.Name)
+	}
+	q.From = e.From
+	if e.Visible != "" {
+		if strings.TrimSpace(q.Where) != "" && strings.TrimSpace(q.Visible) != "" {
+			q.Where = "(" + q.Where + ") AND (" + q.Visible + ")"
+		} else {
+			q.Where += q.Visible
+		}
+		q.Visible = e.Visible
+	}
+	if q.Columns == nil {
+		q.Columns = e.Columns
+	}
+	for _, c := range q.Columns {
+		if e.Columns != nil && !slices.Contains(e.Columns, c) {
+			return q, wire.Errorf(wire.CodeConfigInvalid, "query %q: entity %q does not show column %q", q.Name, e.Name, c)
+		}
+	}
+	q.Policy = bothPolicies(e.Policy, q.Policy)
+	return q, nil
+}
+
+// bothPolicies shows what both show. One that says no decides, whatever the other does not know.
+func bothPolicies(a, b live.Policy) live.Policy {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(actor json.RawMessage, r live.PolicyRow) (bool, error) {
+		visible, err := a(actor, r)
+		if err == nil && !visible {
+			return false, nil
+		}
+		also, err2 := b(actor, r)
+		if err2 == nil && !also {
+			return false, nil
+		}
+		return err == nil && err2 == nil, errors.Join(err, err2)
+	}
 }
 
 // Query declares a live query over Options.Database.
@@ -81,6 +185,23 @@ func (n *Node) Query(q Query) error {
 	if len(q.Name) > wire.MaxIDBytes {
 		return wire.Errorf(wire.CodeConfigInvalid, "query %q: the name has more than %d bytes", q.Name, wire.MaxIDBytes)
 	}
+	n.queries.mu.Lock()
+	defer n.queries.mu.Unlock()
+	over := q.Entity != ""
+	if over {
+		e, known := n.queries.entities[q.Entity]
+		if !known {
+			return wire.Errorf(wire.CodeConfigInvalid, "query %q: there is no entity %q", q.Name, q.Entity)
+		}
+		var err error
+		if q, err = q.overEntity(e); err != nil {
+			return err
+		}
+	}
+	table := n.tableOf(q.From)
+	if of, known := n.queries.tables[table]; known && of == "" && !over {
+		return wire.Errorf(wire.CodeConfigInvalid, "query %q: the table %s is an entity's: name the entity", q.Name, q.From)
+	}
 	var err error
 	if q.Policy != nil {
 		err = n.queries.engine.DeclareWith(q.Definition, q.Policy)
@@ -90,8 +211,9 @@ func (n *Node) Query(q Query) error {
 	if err != nil {
 		return &wire.Error{Code: wire.CodeConfigInvalid, Message: err.Error()}
 	}
-	n.queries.mu.Lock()
-	defer n.queries.mu.Unlock()
+	if !over {
+		n.queries.tables[table] = q.Name
+	}
 	n.queries.guards[q.Name] = q.Guard
 	return nil
 }
@@ -117,11 +239,14 @@ func (n *Node) allowQuery(ctx context.Context, actor Actor, name string) error {
 	return n.askGuard(ctx, guard, "query", Access{Actor: actor, Channel: name}, ActionQuery)
 }
 
-// actorJSON is what a query's $actor attributes are read from: the claims, and the id.
+// actorJSON is what a query's $actor attributes are read from: the claims, and the id. What a token says of itself is left out, so that another token of the same actor is no other actor.
 func actorJSON(a Actor) json.RawMessage {
 	attributes := maps.Clone(a.Claims)
 	if attributes == nil {
 		attributes = map[string]any{}
+	}
+	for _, claim := range []string{"exp", "iat", "jti", "nbf"} {
+		delete(attributes, claim)
 	}
 	attributes["id"] = a.ID
 	if a.ID == "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/tidewire/tidewire"
 	"github.com/tidewire/tidewire/auth"
 	"github.com/tidewire/tidewire/feed"
+	"github.com/tidewire/tidewire/live"
 	"github.com/tidewire/tidewire/query"
 	"github.com/tidewire/tidewire/row"
 	"github.com/tidewire/tidewire/wire"
@@ -387,6 +388,89 @@ func TestS04_S02_VisibleByAttributes(t *testing.T) {
 	lr.apply(t, red.readLive())
 	if lr.titles() != lb.titles() {
 		t.Fatal(lr.titles())
+	}
+}
+
+// S04: no query over an entity shows a row or a column that the entity does not, and what it has of its own holds beside it.
+func TestS04_EntityBoundsItsQueries(t *testing.T) {
+	t.Parallel()
+	db := cardsDB(t)
+	db.Commit(card(1, "7", "a", "red"), card(2, "7", "b", "blue"), card(3, "8", "c", "red"), card(4, "7", "secret", "red"))
+	shown := func(_ json.RawMessage, r live.PolicyRow) (bool, error) {
+		title, _ := r.Value("title")
+		return title.Text() != "secret", nil
+	}
+	entity := tidewire.Entity{Name: "card", From: "cards", Visible: "org = 'red'", Columns: []string{"title", "list"}, Policy: shown}
+	q := func(name, where, visible string, policy live.Policy, columns ...string) tidewire.Query {
+		return tidewire.Query{Entity: "card", Guard: tidewire.Public, Policy: policy, Definition: query.Definition{Name: name, Where: where, Visible: visible, Columns: columns}}
+	}
+	of8 := func(_ json.RawMessage, r live.PolicyRow) (bool, error) {
+		list, _ := r.Value("list")
+		return list.Text() == "8", nil
+	}
+	undecided := func(json.RawMessage, live.PolicyRow) (bool, error) { return true, errors.New("no idea") }
+	s := start(t, tidewire.Options{Database: db, Backend: auth.NewAPIKeys(map[string]auth.Identity{apiKey: {Subject: "backend"}})}, func(n *tidewire.Node) error {
+		errs := []error{n.Entity(entity)}
+		for _, q := range []tidewire.Query{
+			q("all", "", "", nil),
+			q("either", "list = '7' OR list = '8'", "org = 'blue' OR list = '8'", nil),
+			q("seven", "list = '7'", "", nil, "title"),
+			q("visible", "", "TRUE", nil),
+			q("loose", "TRUE", "TRUE) OR (TRUE", nil), // not what anybody should write
+			q("policy", "", "", of8, "title"),
+			q("open", "", "", func(json.RawMessage, live.PolicyRow) (bool, error) { return true, nil }, "title"),
+			q("undecided", "", "", undecided, "title"), // of what the entity hides, its no is enough
+		} {
+			errs = append(errs, n.Query(q))
+		}
+		return errors.Join(errs...)
+	})
+	const one, three = `{"id":1,"list":"7","title":"a"}`, `{"id":3,"list":"8","title":"c"}`
+	for name, want := range map[string]string{
+		"all": one + " " + three, "either": three, "seven": `{"id":1,"title":"a"}`, "visible": one + " " + three, "loose": one + " " + three, "policy": `{"id":3,"title":"c"}`,
+		"open": `{"id":1,"title":"a"} {"id":3,"title":"c"}`, "undecided": "",
+	} {
+		var m liveMessage
+		if err := json.NewDecoder(s.get(t, "/v1/queries/"+name, http.StatusOK).Body).Decode(&m); err != nil {
+			t.Fatal(err)
+		}
+		var l list
+		l.apply(t, m)
+		if l.titles() != want {
+			t.Errorf("%s shows %s, want %s", name, l.titles(), want)
+		}
+	}
+	c := s.connect()
+	c.query("1", "all", `{}`, "")
+	var l list
+	l.apply(t, c.readLive())
+	db.Commit(card(1, "7", "a", "blue")) // it leaves what the entity shows
+	m := c.readLive()
+	l.apply(t, m)
+	if l.titles() != three || len(m.Ops) != 1 || string(m.Ops[0].Del) != "1" {
+		t.Errorf("%s after %+v", l.titles(), m)
+	}
+
+	from := board(tidewire.Public)
+	for name, err := range map[string]error{
+		`the table public.cards is an entity's`:      s.Query(from),
+		`there is no entity "none"`:                  s.Query(tidewire.Query{Entity: "none", Definition: query.Definition{Name: "x"}}),
+		`leave From out`:                             s.Query(tidewire.Query{Entity: "card", Definition: query.Definition{Name: "x", From: "cards"}}),
+		`entity "card" does not show column "org"`:   s.Query(q("x", "", "", nil, "title", "org")),
+		`entity "card": declared twice`:              s.Entity(entity),
+		`entity "": an entity needs a name`:          s.Entity(tidewire.Entity{From: "cards"}),
+		`entity "x": an entity needs a name`:         s.Entity(tidewire.Entity{Name: "x"}),
+		`entity "x": there is no database`:           start(t, tidewire.Options{}).Entity(tidewire.Entity{Name: "x", From: "cards"}),
+		`query "board" names the table cards itself`: startBoard(t, tidewire.Options{}, cardsDB(t), from).Entity(entity),
+	} {
+		if !errors.Is(err, &wire.Error{Code: wire.CodeConfigInvalid}) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want %s", err, name)
+		}
+	}
+	// Two entities may be over one table: a query says which it means.
+	entity.Name = "other"
+	if err := s.Entity(entity); err != nil {
+		t.Error(err)
 	}
 }
 

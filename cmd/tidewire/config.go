@@ -59,6 +59,7 @@ type config struct {
 	Channels       []channelConfig `koanf:"channels" yaml:"channels"`
 	Objects        []objectConfig  `koanf:"objects" yaml:"objects"`
 	Database       secret          `koanf:"database" yaml:"database"`
+	Entities       []entityConfig  `koanf:"entities" yaml:"entities"`
 	Queries        []queryConfig   `koanf:"queries" yaml:"queries"`
 	Streams        streamsConfig   `koanf:"streams" yaml:"streams"`
 	Limits         limitsConfig    `koanf:"limits" yaml:"limits"`
@@ -113,12 +114,24 @@ type objectConfig struct {
 	Guard   string `koanf:"guard" yaml:"guard"`
 }
 
+// entityConfig declares an entity: see tidewire.Entity.
+type entityConfig struct {
+	Name    string   `koanf:"name" yaml:"name"`
+	From    string   `koanf:"from" yaml:"from"`
+	Visible string   `koanf:"visible" yaml:"visible"`
+	Policy  string   `koanf:"policy" yaml:"policy"`
+	Columns []string `koanf:"columns" yaml:"columns"`
+	Hide    []string `koanf:"hide" yaml:"hide"`
+}
+
 // queryConfig declares a live query: see query.Definition.
 type queryConfig struct {
 	Name    string   `koanf:"name" yaml:"name"`
+	Entity  string   `koanf:"entity" yaml:"entity"`
 	From    string   `koanf:"from" yaml:"from"`
 	Where   string   `koanf:"where" yaml:"where"`
 	Visible string   `koanf:"visible" yaml:"visible"`
+	Policy  string   `koanf:"policy" yaml:"policy"`
 	Order   string   `koanf:"order" yaml:"order"`
 	Limit   int      `koanf:"limit" yaml:"limit"`
 	Columns []string `koanf:"columns" yaml:"columns"`
@@ -136,7 +149,7 @@ type paramConfig struct {
 }
 
 func (q queryConfig) definition() query.Definition {
-	d := query.Definition{Name: q.Name, From: q.From, Where: q.Where, Visible: q.Visible, Order: q.Order, Limit: q.Limit, Columns: q.Columns}
+	d := query.Definition{Name: q.Name, From: q.From, Where: q.Where, Visible: q.Visible, Order: q.Order, Limit: q.Limit, Columns: noneIsNil(q.Columns)}
 	for _, p := range q.Input {
 		if d.Input == nil {
 			d.Input = map[string]query.Param{}
@@ -425,18 +438,36 @@ func (c *config) check() error {
 }
 
 func (c *config) checkQueries() error {
-	if len(c.Queries) > 0 && c.Database == "" {
-		return configError("queries needs database")
+	for at, n := range map[string]int{"entities": len(c.Entities), "queries": len(c.Queries)} {
+		if n > 0 && c.Database == "" {
+			return configError("%s needs database", at)
+		}
 	}
 	if db := string(c.Database); db != "" && !strings.HasPrefix(db, "postgres://") && !strings.HasPrefix(db, "postgresql://") && (!strings.HasPrefix(db, "sqlite:") || db == "sqlite:") {
 		return configError("database: want sqlite:FILE or postgres://…")
+	}
+	entities := map[string]bool{}
+	for i, e := range c.Entities {
+		switch {
+		case e.Name == "":
+			return configError("entities[%d]: name is missing", i)
+		case entities[e.Name]:
+			return configError("entities[%d] %q: declared twice", i, e.Name)
+		case e.From == "":
+			return configError("entities[%d] %q: from is missing: the table", i, e.Name)
+		case len(e.Columns) > 0 && len(e.Hide) > 0:
+			return configError("entities[%d] %q: columns and hide exclude each other", i, e.Name)
+		}
+		entities[e.Name] = true
 	}
 	for i, q := range c.Queries {
 		switch {
 		case q.Name == "":
 			return configError("queries[%d]: name is missing", i)
-		case q.From == "":
-			return configError("queries[%d] %q: from is missing: the table", i, q.Name)
+		case (q.From == "") == (q.Entity == ""):
+			return configError("queries[%d] %q: want entity or from: the table", i, q.Name)
+		case q.Entity != "" && !entities[q.Entity]:
+			return configError("queries[%d] %q: there is no entity %q", i, q.Name, q.Entity)
 		case strings.TrimSpace(q.Guard) == "":
 			return configError("queries[%d] %q: guard is missing; want public or an expression", i, q.Name)
 		case q.Limit < 0:

@@ -53,7 +53,7 @@ func (c *doctorCmd) Run(ctx context.Context, p *program) error {
 		return err
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	if _, err := newServer(cfg, false, &streams{}, nil, quiet); err != nil {
+	if _, err := newServer(ctx, cfg, false, &streams{}, nil, quiet); err != nil {
 		return err
 	}
 	d.say("ok", "configuration: %s", file)

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// guardCost bounds the evaluation of one guard, in the units of CEL: about one for each operation and ten characters.
+	// guardCost bounds the evaluation of one guard or policy, in the units of CEL: about one for each operation and ten characters.
 	guardCost = 100_000
 	// guardBytes bounds an expression.
 	guardBytes = 8 << 10
@@ -25,24 +25,30 @@ const (
 	actorType = "tidewire.Actor"
 )
 
-// Actor is what a guard sees of who asks. It is exported for CEL alone.
+// Actor is what a guard or a policy sees of who asks. It is exported for CEL alone.
 type Actor struct {
 	ID     string         `cel:"id"`
 	Claims map[string]any `cel:"claims"`
 }
 
-// guardEnv is the language of guards.
-func guardEnv() (*cel.Env, error) {
-	return cel.NewEnv(
+// actorEnv is what guards and policies have in common.
+func actorEnv(more ...cel.EnvOption) (*cel.Env, error) {
+	return cel.NewEnv(append([]cel.EnvOption{
 		ext.NativeTypes(reflect.TypeFor[Actor](), ext.ParseStructTags(true), types.NativeTypeAlias(actorType)),
 		cel.Variable("actor", cel.ObjectType(actorType)),
-		cel.Variable("action", cel.StringType),
-		cel.Variable("channel", cel.StringType),
-		cel.Variable("params", cel.MapType(cel.StringType, cel.StringType)),
 		cel.OptionalTypes(),
 		ext.Strings(),
 		cel.CrossTypeNumericComparisons(true),
 		cel.ParserExpressionSizeLimit(guardBytes),
+	}, more...)...)
+}
+
+// guardEnv is the language of guards.
+func guardEnv() (*cel.Env, error) {
+	return actorEnv(
+		cel.Variable("action", cel.StringType),
+		cel.Variable("channel", cel.StringType),
+		cel.Variable("params", cel.MapType(cel.StringType, cel.StringType)),
 	)
 }
 

@@ -74,7 +74,7 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 		}
 		defer closeDB()
 	}
-	s, err := newServer(cfg, c.Dev, kept, db, logger)
+	s, err := newServer(ctx, cfg, c.Dev, kept, db, logger)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ type server struct {
 	anonymous bool
 }
 
-func newServer(cfg config, dev bool, kept *streams, db feed.Database, logger *slog.Logger) (*server, error) {
+func newServer(ctx context.Context, cfg config, dev bool, kept *streams, db feed.Database, logger *slog.Logger) (*server, error) {
 	s := &server{cfg: cfg, log: logger, streams: kept, anonymous: cfg.Auth.Anonymous || dev}
 	opts := cfg.nodeOptions()
 	opts.Logger = logger
@@ -165,10 +165,8 @@ func newServer(cfg config, dev bool, kept *streams, db feed.Database, logger *sl
 	if err := declare(node, cfg, dev); err != nil {
 		return nil, err
 	}
-	if db != nil { // without, the configuration is only checked
-		if err := declareQueries(node, cfg.Queries); err != nil {
-			return nil, err
-		}
+	if err := declareQueries(ctx, node, db, cfg); err != nil {
+		return nil, err
 	}
 	if cfg.TLS.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)
