@@ -1,8 +1,10 @@
 // Command bench compares Tidewire with other servers: the same load, in one run, on one machine.
 //
-//	go run . [-quick] [-only fanout,rate,mixed,idle,presence,dial,recovery] [-rivals tidewire,classic,centrifugo,nats]
+//	go run . [-quick] [-only fanout,rate,mixed,idle,presence,dial,recovery,backlog,commit,shared,restart] [-rivals tidewire,classic,centrifugo,nats]
 //
 // It builds the servers, starts one at a time, and drives it from this process. CPU is that of the server's process alone.
+//
+// The last four are live queries: they need PostgreSQL installed, of which they start a private server, and know no rivals.
 package main
 
 import (
@@ -33,11 +35,12 @@ const (
 )
 
 var (
-	quick  = flag.Bool("quick", false, "shorter runs, for a look")
-	only   = flag.String("only", "idle,fanout,rate,mixed,presence,dial,recovery", "scenarios")
-	which  = flag.String("rivals", "tidewire,history,tidewire-http,portable,kernel,classic,centrifugo,nats", "servers")
-	rounds = flag.Int("rounds", 3, "rounds of each measurement; the median counts")
-	bin    = flag.String("bin", "bin", "folder for built servers")
+	quick   = flag.Bool("quick", false, "shorter runs, for a look")
+	only    = flag.String("only", "idle,fanout,rate,mixed,presence,dial,recovery,backlog,commit,shared,restart", "scenarios")
+	which   = flag.String("rivals", "tidewire,history,tidewire-http,portable,kernel,classic,centrifugo,nats", "servers")
+	rounds  = flag.Int("rounds", 3, "rounds of each measurement; the median counts")
+	profile = flag.String("profile", "", "write CPU profiles of the backlog with queries to files of this name and a number")
+	bin     = flag.String("bin", "bin", "folder for built servers")
 )
 
 func main() {
@@ -64,7 +67,17 @@ func run(ctx context.Context) error {
 		name string
 		run  func(context.Context, []target) error
 	}{
-		{"idle", idle}, {"fanout", fanOut}, {"rate", rate}, {"mixed", mixed}, {"presence", roster}, {"dial", dialRate}, {"recovery", recovery},
+		{"idle", idle},
+		{"fanout", fanOut},
+		{"rate", rate},
+		{"mixed", mixed},
+		{"presence", roster},
+		{"dial", dialRate},
+		{"recovery", recovery},
+		{"backlog", backlog},
+		{"commit", commit},
+		{"shared", shared},
+		{"restart", restart},
 	} {
 		if slices.Contains(strings.Split(*only, ","), s.name) {
 			if err := s.run(ctx, targets); err != nil {
