@@ -125,9 +125,8 @@ var liveActors = []string{"ann", "bob", "cyd"}
 func converge(t *testing.T, db *sql.DB, followed feed.Database, empty string) {
 	const writers, clients, perClient = 8, 40, 5
 	rounds, writing := 4, 700*time.Millisecond
-	if long, _ := strconv.Atoi(os.Getenv("TIDEWIRE_TEST_CONVERGENCE")); long > 0 { // minutes
-		rounds = long * 60
-	}
+	minutes, _ := strconv.Atoi(os.Getenv("TIDEWIRE_TEST_CONVERGENCE"))
+	until := time.Now().Add(time.Duration(minutes) * time.Minute)
 	seed := uint64(time.Now().UnixNano())
 	if s, err := strconv.ParseUint(os.Getenv("TIDEWIRE_TEST_SEED"), 10, 64); err == nil {
 		seed = s
@@ -171,7 +170,8 @@ func converge(t *testing.T, db *sql.DB, followed feed.Database, empty string) {
 	}
 	defer work.Wait()
 	defer cancel()
-	for round := range rounds {
+	round := 0
+	for ; round < rounds || time.Now().Before(until); round++ {
 		tick := time.NewTimer(writing)
 		select {
 		case <-tick.C:
@@ -187,6 +187,7 @@ func converge(t *testing.T, db *sql.DB, followed feed.Database, empty string) {
 		}
 		gate.Unlock()
 	}
+	t.Logf("%d rounds", round)
 }
 
 // writeItems does one random transaction.
