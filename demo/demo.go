@@ -96,7 +96,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	fmt.Fprintf(o.Stdout, `Tidewire demo on %[1]s
 
-Open it in two windows. To take part from a terminal:
+Open it in two windows, and %[1]s/tabs.html?mode=coordinated in five tabs. To take part from a terminal:
 
   tidewire sub demo.lobby --url %[1]s --token %[3]s
   tidewire pub demo.lobby '{"kind":"say","text":"hello"}' --url %[1]s --key %[2]s
@@ -116,6 +116,11 @@ Stop     Ctrl-C
 	}
 	nodeCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	tide := make(chan struct{})
+	go func() {
+		defer close(tide)
+		runTide(nodeCtx, node)
+	}()
 	failed := make(chan error, 1)
 	go func() {
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
@@ -124,6 +129,8 @@ Stop     Ctrl-C
 		}
 	}()
 	err = node.Run(nodeCtx)
+	cancel()
+	<-tide
 	stop, done := context.WithTimeout(context.Background(), 2*time.Second)
 	defer done()
 	if serr := srv.Shutdown(stop); serr != nil {
@@ -173,6 +180,9 @@ func newNode(secret []byte, key string, cards *board, o Options) (*tidewire.Node
 	if err := cards.declare(node); err != nil {
 		return nil, err
 	}
+	if err := declareTide(node); err != nil {
+		return nil, err
+	}
 	// The pages measure the way to the server on channels of their own, which need no history.
 	if err := node.Channel("demo.echo-*", tidewire.ChannelOptions{Guard: tidewire.Public}); err != nil {
 		return nil, err
@@ -207,6 +217,7 @@ func newHandler(node *tidewire.Node, secret []byte, cards *board) (http.Handler,
 		mux.Handle(path, node)
 	}
 	mux.HandleFunc("/demo/session", func(w http.ResponseWriter, r *http.Request) { serveSession(w, r, secret) })
+	mux.HandleFunc("/demo/tide", func(w http.ResponseWriter, _ *http.Request) { serveTide(w, node) })
 	cards.routes(mux)
 	pages := http.FileServerFS(files)
 	tag := `"` + buildID() + `"`

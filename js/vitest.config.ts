@@ -11,6 +11,7 @@ export const config = defineConfig({
   },
   test: {
     include: ['test/**/*.test.ts', 'test/**/*.test.tsx'],
+    setupFiles: ['test/setup.ts'],
     // The wire tests run in plain Node: the core must not need a DOM. Those of
     // wake signals and React name happy-dom in their first line.
     environment: 'node',

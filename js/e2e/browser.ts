@@ -7,7 +7,8 @@ export function launch(): Promise<Browser> {
   return chromium.launch({ executablePath: chromiumPath(), args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage'] })
 }
 
-function chromiumPath(): string {
+/** The Chromium of TIDEWIRE_CHROMIUM, or one in the PATH. */
+export function chromiumPath(): string {
   const named = process.env['TIDEWIRE_CHROMIUM']
   if (named) return named
   for (const name of ['chromium', 'google-chrome']) {

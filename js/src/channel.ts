@@ -342,6 +342,11 @@ export function createSharedChannel(name: string, link: Link, onActive: (active:
 
     presence: roster._open,
 
+    /** Where the listeners are. */
+    get _position(): Position | undefined {
+      return position
+    },
+
     /** The connection is there. */
     _ready: settle,
 

@@ -54,6 +54,9 @@ export const codes = [
   'SERVER_SILENT', // nothing has arrived from the server for too long
   'TOKEN_UNAVAILABLE', // the token provider failed, or gave a refused token again
   'UNSUBSCRIBED', // the server ended the subscription and gave no code
+  'WORKER_INCOMPATIBLE', // the page and the worker are of two builds
+  'WORKER_LOST', // the worker died; whether the call took effect is unknown
+  'WORKER_UNAVAILABLE', // no worker can be had here
 ] as const
 
 /** A code in the table {@link codes}. A newer server may send others: treat `code` as an open set. */

@@ -268,20 +268,12 @@ export function createConnection(options: ConnectionOptions, handler: Connection
 
   function woken(wake: Wake): void {
     const state = store.getSnapshot()
-    switch (state.kind) {
-      case 'connected':
-        heartbeat._probe(wake === 'visible')
-        return
-      case 'waiting':
-        // The server's slot spreads its clients: it stands.
-        if (state.error.retryAfterMs === undefined) void dial()
-        return
-      case 'connecting':
-        if (current && Date.now() - dialledAt > STALE_DIAL_MS) {
-          const socket = current
-          void dial()
-          socket.close(1000)
-        }
+    const socket = current
+    if (state.kind === 'connected') heartbeat._probe(wake === 'visible')
+    // The server's slot spreads its clients: it stands.
+    else if (state.kind === 'waiting' ? state.error.retryAfterMs === undefined : state.kind === 'connecting' && socket && Date.now() - dialledAt > STALE_DIAL_MS) {
+      void dial()
+      socket?.close(1000)
     }
   }
 
@@ -312,6 +304,9 @@ export function createConnection(options: ConnectionOptions, handler: Connection
     _need(): void {
       if (!self._stopped) self._connect()
     },
+
+    /** As if the browser had said it: a worker hears nothing of its pages' life. */
+    _woken: woken,
 
     _close(): void {
       stop('closed', new TidewireError('CLOSED'))
