@@ -80,7 +80,8 @@ fuzz:
 
 # The tests that take minutes: churn of a million connections, thousands of stalled readers.
 long:
-	TIDEWIRE_TEST_LONG=1 $(GO) test -timeout 60m ./hub ./object .
+	TIDEWIRE_TEST_LONG=1 TIDEWIRE_TEST_CONVERGENCE=20 $(GO) test -timeout 90m ./hub ./object ./live ./e2e .
+	cd js && TIDEWIRE_TEST_LONG=1 $(NPM) test --silent && TIDEWIRE_TEST_LONG=1 $(NPM) run --silent e2e -- e2e/tabs
 
 bench:
 	cd bench && $(GO) run .

@@ -65,6 +65,34 @@ describe('useLiveQuery', () => {
     expect(socket.of('unsubscribe')).toEqual([{ type: 'unsubscribe', sid: socket.of('subscribe')[0]?.['sid'] }])
   })
 
+  it('S47 renders once for a commit that changed two lists', async () => {
+    const world = new World()
+    const tables = { a: new Table(), b: new Table() }
+    const rendered: string[] = []
+    const Both = () => {
+      const lists = [useLiveQuery<Card>('a').rows, useLiveQuery<Card>('b').rows]
+      const text = lists.map((rows) => rows.map(({ n }) => n).join()).join(' ')
+      rendered.push(text)
+      return h('p', null, text)
+    }
+    await render(h(TidewireProvider, { client: world.client }, h(Both)))
+    const socket = await act(() => world.accept())
+    for (const [name, table] of Object.entries(tables)) {
+      table.qid = name
+      table.put(1, '0', 0)
+      const sid = socket.of('subscribe').find(({ query }) => query === name)?.['sid']
+      await act(async () => {
+        socket.reply({ type: 'subscribed', sid, qid: name })
+        socket.reply(table.snapshot)
+      })
+    }
+    expect(place.textContent).toBe('0 0')
+    rendered.length = 0
+    for (const frame of [...Object.values(tables).map((table) => ({ ...table.commit(table.put(1, '1', 0)), commit: 1 })), { type: 'settled', commit: 1 }]) await act(async () => socket.reply(frame))
+    expect(place.textContent).toBe('1 1')
+    expect(rendered).toEqual(['1 1'])
+  })
+
   it('S46 renders on a server without opening anything', () => {
     const world = new World()
     const Board = () => useLiveQuery('board').kind

@@ -10,6 +10,8 @@ export function browserPlatform(): Platform {
   // Node has BroadcastChannel, locks and more: not of a browser with tabs.
   const here = page || 'WorkerGlobalScope' in globalThis
   const has = <T>(name: string, make: () => T): T | undefined => (here && name in globalThis ? make() : undefined)
+  const tasks: (() => void)[] = []
+  let turn: MessageChannel | undefined
   return {
     now: () => performance.now(),
     wallNow: () => Date.now(),
@@ -18,6 +20,14 @@ export function browserPlatform(): Platform {
       return () => clearTimeout(timer)
     },
     soon: (call) => queueMicrotask(call),
+    task(call) {
+      tasks.push(call)
+      if (!turn) {
+        turn = new MessageChannel()
+        turn.port1.onmessage = () => tasks.shift()?.()
+      }
+      turn.port2.postMessage(0)
+    },
     randomId,
     random: () => Math.random(),
     channel: has('BroadcastChannel', () => (name: string) => new BroadcastChannel(name) as ChannelPort),

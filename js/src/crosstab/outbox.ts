@@ -23,8 +23,8 @@ export interface Reader {
 }
 
 /**
- * What a worker says to the others: all of one task in one post. Publications wait up to 4 ms more when the last post was less than that ago, except in a hidden page, whose timers are late, and never for more than
- * 64 KiB. Publications of a topic that follow each other are one message.
+ * What a worker says to the others: all of one task in one post. Publications wait up to 4 ms more when the last post was less than that ago, and in a hidden page, whose timers are late, for the tasks that are there
+ * already, which are the more the further it is behind; and never for more than 64 KiB. Publications of a topic that follow each other are one message.
  *
  * # Slow tabs
  * A BroadcastChannel takes everything and says nothing. So each worker says how much it has read; of one that has 1 MiB unread nothing more is posted where it listens: the others are sent theirs on channels of their
@@ -39,7 +39,7 @@ export function createOutbox(
   failed: () => void,
   readers: () => ReadonlyMap<string, Reader>,
 ) {
-  const { page, now, soon, wallNow } = platform
+  const { page, now, soon, task, wallNow } = platform
   let messages: Message[] = []
   let bytes = 0
   let last = -Infinity
@@ -91,8 +91,12 @@ export function createOutbox(
       bytes += size
       const wait = last + BATCH_MS - now()
       if (bytes > BATCH_BYTES) self._flush()
-      else if (wait > 0 && page.visible) later ??= after(wait, self._flush)
-      else self._soon()
+      else if (wait <= 0) self._soon()
+      else if (page.visible) later ??= after(wait, self._flush)
+      else if (!due) {
+        due = true
+        task(() => due && self._flush())
+      }
     },
 
     _flush(): void {

@@ -13,6 +13,8 @@ export interface Platform {
   after(ms: number, call: () => void): () => void
   /** Calls in a microtask. */
   soon(call: () => void): void
+  /** Calls in a task of its own, behind those that wait already. Hidden pages are not throttled here. */
+  task(call: () => void): void
   /** 128 random bits as text, unlike any other. */
   randomId(): string
   /** A number from 0 up to 1. */

@@ -137,6 +137,7 @@ export function createTestCluster(options: TestClusterOptions = {}): TestCluster
       wallNow: () => clock.wallNow + skewMs,
       after: (ms, call) => agent.after(ms, call),
       soon: (call) => queueMicrotask(() => agent.alive && call()),
+      task: (call) => agent.at(clock.now, 'timer', call),
       randomId: () => Array.from({ length: 4 }, () => Math.floor(random() * 0x1_0000_0000).toString(16).padStart(8, '0')).join(''),
       random,
       channel: (name) => channels.open(agent, name),
