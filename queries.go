@@ -9,8 +9,10 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tidewire/tidewire/hub"
 	"github.com/tidewire/tidewire/live"
@@ -51,7 +53,8 @@ const ActionQuery Action = "query"
 
 // queries are the live queries of a node.
 type queries struct {
-	engine *live.Engine // nil without a database
+	engine  *live.Engine // nil without a database
+	several atomic.Int64 // sessions with more than one
 
 	mu       sync.RWMutex // guards below
 	guards   map[string]Guard
@@ -70,6 +73,7 @@ func (n *Node) initQueries() {
 	n.queries.engine = live.New(live.Options{
 		Database:   n.opts.Database,
 		Publish:    n.publishQuery,
+		Settled:    n.settleQueries,
 		Failed:     func(e *live.Entry, err error) { n.endQuery(e, queryError(err)) },
 		MaxEntries: n.opts.Limits.LiveQueries,
 		Logger:     n.log,
@@ -284,12 +288,50 @@ func (n *Node) publishQuery(e *live.Entry, f live.Frame) {
 			if d != dialectNative {
 				return nil
 			}
-			return f.Payload
+			return ofCommit(f)
 		},
 	})
 	if err != nil {
 		n.endQuery(e, queryError(err))
 	}
+}
+
+// ofCommit is a frame as it is published: with the number of the commit, if that changed other live queries too. What is replayed has none, as nothing settles it.
+func ofCommit(f live.Frame) []byte {
+	if f.Commit == 0 {
+		return f.Payload
+	}
+	b := append(make([]byte, 0, len(f.Payload)+32), f.Payload[:len(f.Payload)-1]...)
+	b = append(b, `,"commit":`...)
+	return append(strconv.AppendUint(b, f.Commit, 10), '}')
+}
+
+// settleQueries says behind the frames of a commit that they are all: to sessions that have several live queries, so that they show it in all at once. One that is slow is not told: it waits no longer than it may,
+// and soon gets by replay what it has no room for.
+func (n *Node) settleQueries(commit uint64, entries []*live.Entry) {
+	if n.queries.several.Load() == 0 {
+		return
+	}
+	message := wire.Settled(commit)
+	told := map[*session]bool{}
+	for _, e := range entries {
+		n.hub.Positions(queryPrefix+e.ID(), func(c *hub.Conn, _ hub.Position) {
+			s, ok := c.Handler().(*session)
+			if !ok || told[s] || !s.hasSeveralQueries() {
+				return
+			}
+			told[s] = true
+			if messages, bytes := c.Buffered(); messages < n.opts.Limits.QueueMessages/2 && bytes < n.opts.Limits.QueueBytes/2 {
+				s.send(message)
+			}
+		})
+	}
+}
+
+func (s *session) hasSeveralQueries() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queries) > 1
 }
 
 // endQuery ends all subscriptions of an entry that is over.
@@ -317,9 +359,12 @@ const fresh = math.MaxUint64
 
 // readQuery replays to a connection what follows a version of a live query.
 func (n *Node) readQuery(s *session, channel string, after uint64, limit int) (next []hub.Replayed, end bool, err error) {
-	e := s.entryOf(channel)
+	e, delta := s.entryOf(channel, after)
 	if e == nil { // it ends
 		return nil, true, nil
+	}
+	if delta != nil {
+		return []hub.Replayed{{Offset: delta.Version, Payload: delta.Payload}}, false, nil
 	}
 	if after != fresh {
 		if frames, ok := e.Since(after, limit); ok {
@@ -349,6 +394,7 @@ type querySubscription struct {
 	actor json.RawMessage
 	entry *live.Entry
 	since *wire.Since // what the client has, until the first answer
+	delta *live.Frame // guarded by the session's lock: what is sent first
 }
 
 // lane orders what is done about one subscription. It is no channel's.
@@ -417,6 +463,9 @@ func (s *session) reserveQuery(c wire.Command) (q *querySubscription, repeated b
 		}
 	}
 	s.queries = append(s.queries, q)
+	if len(s.queries) == 2 {
+		n.queries.several.Add(1)
+	}
 	return q, false, nil
 }
 
@@ -426,6 +475,9 @@ func (s *session) takeQuery(q *querySubscription) bool {
 	i := slices.Index(s.queries, q)
 	if i >= 0 {
 		s.queries = slices.Delete(s.queries, i, i+1)
+		if len(s.queries) == 1 {
+			s.node.queries.several.Add(-1)
+		}
 	}
 	s.mu.Unlock()
 	if i >= 0 {
@@ -440,16 +492,21 @@ func (s *session) querySubscriptions() []*querySubscription {
 	return slices.Clone(s.queries)
 }
 
-// entryOf returns the entry whose frames come on a channel of the hub.
-func (s *session) entryOf(channel string) *live.Entry {
+// entryOf returns the entry whose frames come on a channel of the hub, and once the patch that leads there from what the client had, if it is behind the position.
+func (s *session) entryOf(channel string, after uint64) (e *live.Entry, delta *live.Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queries {
-		if q.entry != nil && queryPrefix+q.entry.ID() == channel {
-			return q.entry
+		if q.entry == nil || queryPrefix+q.entry.ID() != channel {
+			continue
 		}
+		if delta = q.delta; delta != nil && delta.Version-1 != after {
+			delta = nil
+		}
+		q.delta = nil
+		return q.entry, delta
 	}
-	return nil
+	return nil, nil
 }
 
 // openQuery gets the entry, and goes on in the lane when it has it. It is called in the lane.
@@ -523,9 +580,17 @@ func (s *session) placeQuery(q *querySubscription, since *wire.Since) error {
 	if since != nil {
 		_, ok := e.Since(since.Offset, 1)
 		ok = ok && since.Epoch == epoch && epoch == e.Epoch()
-		if r.Recovered = &ok; ok {
+		if ok {
 			o.Offset = since.Offset
-			r = r.At(since.Offset, epoch)
+		} else if f, made := e.Delta(since.Sum); made && epoch == e.Epoch() {
+			// What the client has was another node's, or of before this entry: one patch leads from there.
+			ok, o.Offset = true, f.Version-1
+			s.mu.Lock()
+			q.delta = &f
+			s.mu.Unlock()
+		}
+		if r.Recovered = &ok; ok {
+			r = r.At(o.Offset, epoch)
 		}
 	}
 	if o.Offset == fresh && len(e.Snapshot().Payload)+1024 > s.node.opts.Limits.QueueBytes {

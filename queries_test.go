@@ -107,16 +107,28 @@ func (l *list) titles() string { return strings.Join(l.rows, " ") }
 // liveMessage is a message about a live query.
 type liveMessage struct {
 	message
-	QID  string            `json:"qid"`
-	Rows []json.RawMessage `json:"rows"`
-	Ops  []struct {
+	QID    string            `json:"qid"`
+	Commit uint64            `json:"commit"`
+	Sum    string            `json:"sum"`
+	Rows   []json.RawMessage `json:"rows"`
+	Ops    []struct {
 		Del json.RawMessage `json:"del"`
 		Put json.RawMessage `json:"put"`
 		At  int             `json:"at"`
 	} `json:"ops"`
 }
 
+// readLive reads the next message but for those that say when a commit is whole.
 func (c *client) readLive() liveMessage {
+	c.t.Helper()
+	for {
+		if m := c.readAny(); m.Type != "settled" {
+			return m
+		}
+	}
+}
+
+func (c *client) readAny() (m liveMessage) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -124,7 +136,6 @@ func (c *client) readLive() liveMessage {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var m liveMessage
 	if err := json.Unmarshal(b, &m); err != nil {
 		c.t.Fatal(err)
 	}
@@ -266,6 +277,63 @@ func TestS28_LiveQueryResumes(t *testing.T) {
 	}
 	if l.titles() != `{"id":2,"title":"a"} {"id":3,"title":"c"}` {
 		t.Fatal(l.titles())
+	}
+}
+
+// S29: a client that comes to another node with its checksum gets one patch there, and no snapshot.
+func TestS29_LiveQueryResumesOnAnotherNode(t *testing.T) {
+	t.Parallel()
+	// Each node follows the same commits.
+	one, two := cardsDB(t), cardsDB(t)
+	commit := func(w feed.Write) {
+		one.Commit(w)
+		two.Commit(w)
+	}
+	commit(card(1, "7", "b", ""))
+	first, second := startBoard(t, tidewire.Options{}, one, board(tidewire.Public)), startBoard(t, tidewire.Options{}, two, board(tidewire.Public))
+	// Somebody is there already: the node has the window, with versions of its own.
+	other := second.connect()
+	other.query("1", "board", `{"list":"7"}`, "")
+	var theirs list
+	theirs.apply(t, other.readLive())
+	a := first.connect()
+	a.query("1", "board", `{"list":"7"}`, "")
+	m := a.readLive()
+	var l list
+	l.apply(t, m)
+	_ = a.conn.CloseNow()
+	commit(card(2, "7", "a", ""))
+	commit(noCard(1))
+	for theirs.titles() != `{"id":2,"title":"a"}` {
+		theirs.apply(t, other.readLive())
+	}
+	b := second.connect()
+	since := func(sum string) string {
+		return fmt.Sprintf(`,"since":{"offset":%d,"epoch":%q,"sum":%q}`, l.version, l.epoch, sum)
+	}
+	answer := b.query("1", "board", `{"list":"7"}`, since(m.Sum))
+	if answer.Recovered == nil || !*answer.Recovered || answer.Epoch != theirs.epoch {
+		t.Fatalf("%+v", answer)
+	}
+	l.version, l.epoch = *answer.Offset, answer.Epoch
+	patch := b.readLive()
+	if patch.Type != "patch" || patch.Sum == m.Sum {
+		t.Fatalf("%+v", patch)
+	}
+	if l.apply(t, patch); l.titles() != theirs.titles() || l.version != theirs.version {
+		t.Fatalf("%s at %d, not %s at %d", l.titles(), l.version, theirs.titles(), theirs.version)
+	}
+	commit(card(3, "7", "c", ""))
+	if l.apply(t, b.readLive()); l.titles() != `{"id":2,"title":"a"} {"id":3,"title":"c"}` {
+		t.Fatal(l.titles())
+	}
+	// A sum that nothing had: a snapshot.
+	l.epoch = "other"
+	if answer := b.query("1", "board", `{"list":"7"}`, since("0123456789abcdef")); answer.Recovered == nil || *answer.Recovered {
+		t.Fatalf("%+v", answer)
+	}
+	if m := b.readLive(); m.Type != "snapshot" {
+		t.Fatalf("%+v", m)
 	}
 }
 

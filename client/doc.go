@@ -11,7 +11,7 @@
 //
 // # Callbacks
 //
-// All callbacks run one after the other, in the order of the events, on the goroutine that called Run. While one runs nothing is read: a slow one slows down
+// All callbacks run one after the other, in the order of the events, on the goroutine that called Run; those of live queries that have waited too long for others (see below) on one of their own, while Run's waits. While one runs nothing is read: a slow one slows down
 // the connection, nothing is held for it in this package, and a server that runs out of room for it drops messages and says how many (OnSkipped), or, on channels with history, gives them later from there. Beats go on meanwhile, but
 // a server gives up a connection that takes nothing for 10 s while there is something to take, or that answers no ping for a minute. A callback may call every method but
 // [Client.Publish], which would wait for what only that goroutine can read (with NoWait it may be called). After [Subscription.Close] at most the callback runs that was about to.
@@ -41,7 +41,8 @@
 // # Live queries
 //
 // A [LiveQuery] holds the rows of a query that the server declares, in its order, as JSON. OnChange sees each version once they have come: one commit of the database each, whole, and never
-// the half of one. While there is no connection the rows stay as they were; on the next one the client gets the commits that it missed, or, where the server has not kept them, all rows anew, of which
+// the half of one. What one commit changed in several live queries of a client is shown in all of them before OnChange is called for the first: they wait for each other, up to a quarter of a second, but not for what was missed while
+// there was no connection, or for a query that the server reads again. While there is no connection the rows stay as they were; on the next one the client gets the commits that it missed, or, where the server has not kept them, all rows anew, of which
 // OnChange sees the newest alone. After each change the rows are held against the server's checksum. Rows that have drifted are never shown: they are read anew, and counted ([LiveQuery.Drifts]).
 //
 // # Publishing

@@ -44,10 +44,11 @@ type incoming struct {
 	Recovered    *bool           `json:"recovered"`
 
 	// Of live queries.
-	QID  string            `json:"qid"`
-	Rows []json.RawMessage `json:"rows"`
-	Sum  string            `json:"sum"`
-	Ops  []struct {
+	QID    string            `json:"qid"`
+	Commit uint64            `json:"commit"`
+	Rows   []json.RawMessage `json:"rows"`
+	Sum    string            `json:"sum"`
+	Ops    []struct {
 		Del json.RawMessage `json:"del"`
 		Put json.RawMessage `json:"put"`
 		At  int             `json:"at"`
@@ -78,6 +79,8 @@ func millis(ms int64) time.Duration {
 
 // handle takes one message: it changes what is known under the lock, and then runs the callback.
 func (l *link) handle(m *incoming) {
+	l.calling.Lock()
+	defer l.calling.Unlock()
 	l.c.mu.Lock()
 	call := l.handleLocked(m)
 	l.c.mu.Unlock()
@@ -107,7 +110,14 @@ func (l *link) handleLocked(m *incoming) (call func()) {
 			return l.channelLocked(s, m)
 		}
 	case wire.TypeSnapshot, wire.TypePatch:
-		return l.rowsLocked(m)
+		switch {
+		case !l.holdLocked(m):
+			return l.rowsLocked(m)
+		case len(l.together.frames) > maxHeld:
+			return l.releaseLocked(math.MaxUint64)
+		}
+	case wire.TypeSettled:
+		return l.settledLocked(m.Commit)
 	case wire.TypeRefused:
 		return l.refusedLocked(m)
 	case wire.TypeReconnect:

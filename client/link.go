@@ -32,10 +32,11 @@ const (
 
 // link is one connection. The goroutine of Run reads from it and runs the callbacks; the keeper writes, beats and watches for silence.
 type link struct {
-	c    *Client
-	conn *websocket.Conn
-	wake chan struct{} // holds one element while the keeper has something to look at
-	work sync.WaitGroup
+	c       *Client
+	conn    *websocket.Conn
+	wake    chan struct{} // holds one element while the keeper has something to look at
+	work    sync.WaitGroup
+	calling sync.Mutex // held while a message is handled and its callbacks run; before Client.mu
 
 	hard   context.Context // ends reads and writes at once
 	cancel context.CancelFunc
@@ -64,7 +65,8 @@ type link struct {
 	expires     time.Time // zero if never
 	nextRetry   time.Time // the first of the subscriptions'; zero if none
 	nextAck     time.Time // the same
-	closing     error     // why the keeper closed
+	together    together
+	closing     error // why the keeper closed
 	fatal       bool
 }
 
@@ -272,7 +274,7 @@ func (l *link) dueLocked(now time.Time) (*over, time.Duration) {
 			wait = min(wait, l.probing.Add(probeWait).Sub(now))
 		}
 	}
-	for _, t := range []time.Time{l.leaveAt, l.nextRetry, l.nextAck, l.refreshAt} {
+	for _, t := range []time.Time{l.leaveAt, l.nextRetry, l.nextAck, l.refreshAt, l.lateLocked(now)} {
 		if !t.IsZero() {
 			wait = min(wait, t.Sub(now))
 		}

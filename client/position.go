@@ -40,6 +40,7 @@ type outgoingSince struct {
 	Offset *uint64 `json:"offset,omitempty"`
 	Epoch  string  `json:"epoch,omitempty"`
 	Last   int     `json:"last,omitempty"`
+	Sum    string  `json:"sum,omitempty"` // of a live query's rows
 }
 
 // sinceLocked returns where the subscription wants to go on or to begin, or nil.

@@ -202,7 +202,7 @@ func (l *link) queryFrameLocked(q *LiveQuery, now time.Time) []byte {
 		out.Since = &outgoingSince{Offset: new(uint64)}
 	case q.list.epoch != "":
 		at := q.list.version
-		out.Since = &outgoingSince{Offset: &at, Epoch: q.list.epoch}
+		out.Since = &outgoingSince{Offset: &at, Epoch: q.list.epoch, Sum: q.list.digest()}
 	}
 	q.askedAt, q.waiting = now, true
 	if q.phase != live {
@@ -259,7 +259,10 @@ func (l *link) queryRefusedLocked(q *LiveQuery, e *wire.Error) func() {
 func (l *link) querySubscribedLocked(q *LiveQuery, m *incoming) func() {
 	resumed := q.phase != live
 	q.phase, q.qid, q.retries, q.retryAt = live, m.QID, 0, time.Time{}
-	q.waiting = m.Recovered == nil || !*m.Recovered // then a snapshot follows
+	q.waiting = m.Recovered == nil || !*m.Recovered               // then a snapshot follows
+	if !q.waiting && m.Offset != nil && m.Epoch != q.list.epoch { // another node may count otherwise
+		q.list.version, q.list.epoch = *m.Offset, m.Epoch
+	}
 	if q.waiting || !resumed {
 		return nil
 	}

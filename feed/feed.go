@@ -5,10 +5,15 @@
 // A [Tx] is everything that one transaction changed in the tables of the feed, in the order in which it did, and comes only after its commit. What was rolled back, to a savepoint or
 // altogether, is not in it. Transactions come in the order of their commits, each once: its [Position] is above that of the one before.
 //
+// A database whose log does not say where a transaction ends may deliver several that were committed one after another as one Tx, in their order (SQLite does with those of other programs). A Tx is always whole
+// commits, and no fence divides it: who applies a Tx at once goes from one state of the database to a later one, never to half a transaction.
+//
 // # Reads
 //
 // A [Snapshot] sees one state of the database. Its [Fence] says of every transaction of the feed whether that state includes it. So who asks for the feed first, and reads then, applies to what was
 // read exactly the transactions that the fence does not include, and neither loses one nor applies it twice.
+//
+// A read that does not fit its table any more fails with [ErrAltered]. A snapshot that is a [BatchSnapshot] does the same read for many arguments in one statement.
 //
 // # Loss
 //
@@ -65,7 +70,7 @@ type Change struct {
 	Old, New row.Row
 }
 
-// Tx is one committed transaction.
+// Tx is one committed transaction, or several that no fence divides.
 type Tx struct {
 	// Position is behind the transaction.
 	Position Position
@@ -100,6 +105,24 @@ type Snapshot interface {
 	Select(ctx context.Context, s Select) ([]row.Row, error)
 }
 
+// Batch is one read for many arguments.
+type Batch struct {
+	Table *row.Table
+	// SQL selects the number of the arguments, from 1 on, and then all columns of the table in their order: by rising number, and for each in the order of the read. Shared are its first parameters. For each
+	// column of Args an array of texts follows, with one element for each row.
+	SQL    string
+	Shared []any
+	Args   [][]any
+}
+
+// BatchSnapshot is a [Snapshot] that can read for many arguments in one statement. Where a statement costs no way to a server there is no need for it: from any other Snapshot one reads one after another.
+type BatchSnapshot interface {
+	Snapshot
+	// SelectMany calls f with each row and the index in Args of what it was read for. The indexes rise, so that a read is complete when a row of a later one comes, or when SelectMany returns without an error; after
+	// an error the last one may lack rows. f must not use the snapshot.
+	SelectMany(ctx context.Context, b Batch, f func(i int, r row.Row)) error
+}
+
 // Sink takes what a feed delivers. Its methods are called from one goroutine at a time.
 type Sink interface {
 	// Commit takes the next transaction.
@@ -114,6 +137,8 @@ var (
 	ErrNoTable = errors.New("feed: no such table")
 	// ErrTableUnfit means that a table cannot be followed: it has no primary key, say.
 	ErrTableUnfit = errors.New("feed: table cannot be followed")
+	// ErrAltered means that a read does not fit its table, which was altered since it was described: Table describes it again.
+	ErrAltered = errors.New("feed: the table was altered")
 )
 
 // Database is one database. Its methods may be called from any goroutine.

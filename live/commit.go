@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,12 +17,15 @@ type table struct {
 	name row.Name
 	// broken means that its entries are to be read anew and wait for that: what is committed up to then will be in what they read.
 	broken atomic.Bool
+	// waiting is how many changes wait for mu.
+	waiting atomic.Int32
 
 	mu      sync.Mutex // guards below, and of entries what they say; before theirs
 	def     *row.Table
 	index   *index
 	entries []*Entry
 	plans   map[*template]*plan
+	recent  recent
 	leaf    *row.Table // the partition last seen
 	columns []int      // where it has the table's columns, nil when it is the same
 }
@@ -31,13 +35,45 @@ type plan struct {
 	t     *template
 	table *table
 	q     *query.Query
+	reads row.Mask // [template.reads]
 
 	seq         uint64
 	skip        bool // the change changes nothing that the query reads
 	oldComplete bool // the predicate can be decided for the old row
-	newComplete bool // the new row is known as far as the query reads it
+	newComplete bool // the new row is known as far as it must be
 	newDecides  bool // the predicate can be decided for the new row
-	img         *image
+	shape       *shape
+}
+
+// shape is the image of the change at hand for all plans that show the same columns.
+type shape struct {
+	columns []int
+	seq     uint64
+	img     *image
+}
+
+// newPlan makes a plan for a table, whose mu is held.
+func newPlan(tp *template, t *table, q *query.Query) *plan {
+	p := &plan{t: tp, table: t, q: q, reads: tp.reads(q)}
+	for _, o := range t.plans {
+		if slices.Equal(o.shape.columns, q.Columns) {
+			p.shape = o.shape
+			return p
+		}
+	}
+	p.shape = &shape{columns: q.Columns}
+	return p
+}
+
+// reads is what must be known of a row: with a policy, which may look at any column, all.
+func (tp *template) reads(q *query.Query) row.Mask {
+	m := q.Reads
+	if tp.policy != nil {
+		for i := range q.Table.Columns {
+			m = m.With(i)
+		}
+	}
+	return m
 }
 
 // commit is [feed.Sink.Commit]: it matches in the feed's goroutine, and leaves the transaction to the lanes of the entries that it concerns.
@@ -47,25 +83,40 @@ func (e *Engine) commit(tx *feed.Tx) {
 	touched := e.touched[:0]
 	for i := range tx.Changes {
 		if t := e.tableOf(tx.Changes[i].Table); t != nil {
-			touched = t.match(e, &tx.Changes[i], touched)
+			touched = t.match(e, tx, &tx.Changes[i], touched)
 		}
 	}
+	g := e.newGroup(len(touched))
+	e.pending.Add(int64(len(touched)))
+	ready, aside := e.ready[:0], 0
 	for _, en := range touched {
 		en.touched = false
-		j := job{tx, en.hits}
-		en.hits = nil
-		en.enqueue(j)
+		j := job{tx, en.hit, en.more, g}
+		en.hit, en.more = hit{}, nil
+		waits, idle := en.enqueue(j)
+		if !waits {
+			aside++
+		}
+		if idle {
+			ready = append(ready, en)
+		}
 	}
+	e.unpend(aside)
+	e.lanes.push(ready...)
 	e.stats.affected.Add(uint64(len(touched)))
 	clear(touched)
-	e.touched = touched[:0]
+	clear(ready)
+	e.touched, e.ready = touched[:0], ready[:0]
 }
 
 // match finds the entries that a change concerns and appends those that the transaction had not touched before.
-func (t *table) match(e *Engine, ch *feed.Change, touched []*Entry) []*Entry {
+func (t *table) match(e *Engine, tx *feed.Tx, ch *feed.Change, touched []*Entry) []*Entry {
+	t.waiting.Add(1)
 	t.mu.Lock()
+	t.waiting.Add(-1)
 	defer t.mu.Unlock()
-	if t.broken.Load() || len(t.entries) == 0 {
+	if t.broken.Load() {
+		t.recent.forget(tx)
 		return touched
 	}
 	old, now := ch.Old, ch.New
@@ -76,6 +127,10 @@ func (t *table) match(e *Engine, ch *feed.Change, touched []*Entry) []*Entry {
 			return touched
 		}
 		old, now = remap(old), remap(now)
+	}
+	t.recent.add(tx, ch.Op, old, now, e.opts.RecentBytes)
+	if len(t.entries) == 0 {
+		return touched
 	}
 	e.seq++
 	e.stats.changes.Add(1)
@@ -94,7 +149,7 @@ func (t *table) match(e *Engine, ch *feed.Change, touched []*Entry) []*Entry {
 	if old != nil && !t.index.decides(old) || now != nil && !t.index.decides(now) {
 		e.stats.partialRows.Add(1)
 		for _, en := range t.entries {
-			m.consider(en)
+			m.consider(en, unknown)
 		}
 	} else {
 		t.index.candidates(old, now, m.consider)
@@ -109,41 +164,36 @@ type matcher struct {
 	op         feed.Op
 	old, now   row.Row
 	key        row.Value
+	gone       *image
 	seq        uint64
 	touched    []*Entry
 	candidates uint64
 }
 
 func (m *matcher) touch(en *Entry, h hit) {
-	if !en.touched {
-		en.touched = true
-		m.touched = append(m.touched, en)
+	if en.touched {
+		en.more = append(en.more, h)
+		return
 	}
-	en.hits = append(en.hits, h)
+	en.touched, en.hit = true, h
+	m.touched = append(m.touched, en)
 }
 
 // study notes what a change means for all entries of a query.
 func (m *matcher) study(p *plan) {
 	q := p.q
-	p.seq, p.img, p.skip = m.seq, nil, false
+	p.seq, p.skip = m.seq, false
 	p.oldComplete = m.old != nil && m.old.Complete(q.Filter)
 	p.newComplete, p.newDecides = false, false
 	if m.now != nil {
-		p.newComplete = m.now.Complete(q.Reads)
+		p.newComplete = m.now.Complete(p.reads)
 		p.newDecides = p.newComplete || m.now.Complete(q.Filter)
 	}
-	if m.op != feed.Update {
-		return
-	}
-	if p.t.policy != nil { // it may look at any column
-		p.skip = slices.Equal(m.old, m.now)
-	} else {
-		p.skip = p.newComplete && m.old.Complete(q.Reads) && !q.Reads.Differs(m.old, m.now)
-	}
+	p.skip = m.op == feed.Update && p.newComplete && m.old.Complete(p.reads) && !p.reads.Differs(m.old, m.now)
 }
 
 // consider decides what a change means for an entry. The entry itself knows which rows it holds; this only leaves out what cannot concern it.
-func (m *matcher) consider(en *Entry) {
+func (m *matcher) consider(en *Entry, v verdict) {
 	if en.seq == m.seq {
 		return
 	}
@@ -156,20 +206,28 @@ func (m *matcher) consider(en *Entry) {
 	if p.skip {
 		return
 	}
-	if m.now != nil && (!p.newDecides || en.bound.Match(m.now) == query.True) {
-		if p.img == nil {
-			p.img = &image{row: m.now, key: m.key, projection: p.q.Projection}
-		}
+	switch {
+	case v == matches, v == unknown && m.now != nil && (!p.newDecides || en.bound.Match(m.now) == query.True):
 		kind := hitPut
 		if !p.newComplete {
 			kind = hitPartial
 		}
-		m.touch(en, hit{kind, m.key, p.img})
-		return
+		m.touch(en, hit{kind, m.image(p)})
+	case v == left, m.old != nil && (!p.oldComplete || en.bound.Match(m.old) == query.True):
+		if m.gone == nil {
+			m.gone = &image{key: m.key}
+		}
+		m.touch(en, hit{hitGone, m.gone})
 	}
-	if m.old != nil && (!p.oldComplete || en.bound.Match(m.old) == query.True) {
-		m.touch(en, hit{kind: hitGone, key: m.key})
+}
+
+// image is the new row as a plan shows it.
+func (m *matcher) image(p *plan) *image {
+	s := p.shape
+	if s.seq != m.seq {
+		s.seq, s.img = m.seq, imageOf(m.now, m.key, p.q.Projection)
 	}
+	return s.img
 }
 
 // layout says how the rows of a table that is not quite t's become t's: a partition may have its columns elsewhere. ok is false when it is another table by now.
@@ -214,12 +272,12 @@ func sameType(a, b row.Type) bool {
 
 // reset is [feed.Sink.Reset].
 func (e *Engine) reset(at feed.Position, reason string) {
-	first := false
-	e.followOnce.Do(func() {
-		first = true
-		close(e.following)
-	})
-	if !first {
+	if !e.began.Load() {
+		defer func() {
+			e.began.Store(true)
+			e.checks.rouse()
+		}()
+	} else {
 		e.stats.resets.Add(1)
 		e.log.Warn("the change feed begins anew; all live queries are read again", "reason", reason, "at", at)
 	}
@@ -239,6 +297,7 @@ func (e *Engine) reset(at feed.Position, reason string) {
 
 // breakLocked makes the entries of a table wait for new reads, after the table was described again. Its mu is held.
 func (e *Engine) breakLocked(t *table, reason string) {
+	t.recent.forget(t.recent.tx)
 	if t.broken.Swap(true) {
 		e.checkTable(t)
 		return
@@ -277,12 +336,14 @@ func (e *Engine) unpend(n int) {
 	}
 }
 
-// lanes is the queue of entries that have something to do.
+// lanes is the queue of entries that have something to do, and of groups that are settled.
 type lanes struct {
-	mu     sync.Mutex // after an entry's
-	cond   sync.Cond
-	queue  []*Entry
-	closed bool
+	mu      sync.Mutex // after an entry's
+	cond    sync.Cond
+	queue   fifo[*Entry]
+	settled []*group
+	idle    int // workers that wait
+	closed  bool
 }
 
 // scheduleLocked gives an entry to the workers, unless they have it. Its mu is held.
@@ -293,11 +354,20 @@ func (l *lanes) scheduleLocked(en *Entry) {
 	}
 }
 
-func (l *lanes) push(en *Entry) {
+func (l *lanes) push(entries ...*Entry) {
 	l.mu.Lock()
-	l.queue = append(l.queue, en)
+	for _, en := range entries {
+		l.queue.push(en)
+	}
+	l.wakeLocked()
 	l.mu.Unlock()
-	l.cond.Signal()
+}
+
+// wakeLocked wakes one worker if there is something left to do. It wakes the next one.
+func (l *lanes) wakeLocked() {
+	if l.idle > 0 && l.queue.len()+len(l.settled) > 0 {
+		l.cond.Signal()
+	}
 }
 
 func (l *lanes) close() {
@@ -311,16 +381,27 @@ func (l *lanes) close() {
 func (l *lanes) run() {
 	for {
 		l.mu.Lock()
-		for len(l.queue) == 0 && !l.closed {
+		for l.queue.len() == 0 && len(l.settled) == 0 && !l.closed {
+			l.idle++
 			l.cond.Wait()
+			l.idle--
 		}
 		if l.closed {
 			l.mu.Unlock()
 			return
 		}
-		en := l.queue[0]
-		l.queue[0] = nil
-		l.queue = l.queue[1:]
+		if len(l.settled) > 0 {
+			settled := l.settled
+			l.settled = nil
+			l.wakeLocked()
+			l.mu.Unlock()
+			for _, g := range settled {
+				g.tell()
+			}
+			continue
+		}
+		en := l.queue.pop()
+		l.wakeLocked()
 		l.mu.Unlock()
 		if en.work() {
 			l.push(en)
@@ -351,7 +432,7 @@ func (e *Engine) replan(t *table, def *row.Table) {
 				tp.refuse(fmt.Errorf("%w: %s: %w", ErrRefused, tp.def.Name, err))
 				continue
 			}
-			t.plans[tp] = &plan{t: tp, table: t, q: q}
+			t.plans[tp] = newPlan(tp, t, q)
 			tp.plan.Store(t.plans[tp])
 		}
 		for _, en := range old {
@@ -373,11 +454,13 @@ func (e *Engine) replan(t *table, def *row.Table) {
 		}
 	}
 	if t.broken.Swap(false) {
+		e.reads.hold(1)
 		for _, en := range t.entries {
 			en.mu.Lock()
 			e.reads.requestLocked(en, 0)
 			en.mu.Unlock()
 		}
+		e.reads.hold(-1)
 	}
 	t.mu.Unlock()
 	for _, c := range lost {
@@ -391,10 +474,18 @@ func (t *table) insertLocked(en *Entry) {
 	t.index.add(en, en.bound.Access())
 }
 
+// yield unlocks mu, and lets a change that waits for it go first: the mutex alone would leave the processor to who has it, and with it the next lock.
+func (t *table) yield() {
+	t.mu.Unlock()
+	if t.waiting.Load() > 0 {
+		runtime.Gosched()
+	}
+}
+
 // remove takes an entry out, at the cost of its own postings.
 func (t *table) remove(en *Entry) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.yield()
 	if en.place < 0 {
 		return
 	}

@@ -5,3 +5,5 @@ package live
 import "time"
 
 func threadCPU() time.Duration { return 0 }
+
+func processCPU() time.Duration { return 0 }

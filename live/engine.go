@@ -37,6 +37,7 @@ type template struct {
 	plan   atomic.Pointer[plan]
 	mu     chan struct{} // held while it is compiled
 	err    atomic.Pointer[error]
+	size   atomic.Int64 // about the bytes of a result
 }
 
 func (tp *template) refuse(err error) {
@@ -58,10 +59,11 @@ func newEngine(o Options) *Engine {
 	orElse(&o.RingFrames, 256)
 	orElse(&o.RingBytes, 1<<20)
 	orElse(&o.RetainBytes, 64<<20)
+	orElse(&o.RecentBytes, 4<<20)
 	orElse(&o.Linger, 30*time.Second)
 	orElse(&o.ReadTimeout, 30*time.Second)
 	orElse(&o.Reads, 4)
-	orElse(&o.ReadGroup, 64)
+	orElse(&o.ReadGroup, 1000)
 	orElse(&o.Debounce, 100*time.Millisecond)
 	orElse(&o.Retry, time.Second)
 	orElse(&o.Buffer, 1024)
@@ -76,7 +78,7 @@ func newEngine(o Options) *Engine {
 	e.templates, e.tables, e.entries, e.ids = map[string]*template{}, map[row.Name]*table{}, map[ident]*Entry{}, map[string]*Entry{}
 	e.following, e.stopped = make(chan struct{}), make(chan struct{})
 	e.room.L, e.lanes.cond.L = &sync.Mutex{}, &e.lanes.mu
-	e.reads.e, e.reads.wake = e, make(chan struct{}, 1)
+	e.reads.e, e.reads.due, e.reads.wake = e, map[*template][]wait{}, make(chan struct{}, 1)
 	e.checks.wake = make(chan struct{}, 1)
 	return e
 }
@@ -175,7 +177,7 @@ func (e *Engine) compileNow(ctx context.Context, tp *template) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{t: tp, table: t, q: q}
+	p := newPlan(tp, t, q)
 	t.plans[tp] = p
 	tp.plan.Store(p)
 	return p, nil
@@ -337,7 +339,7 @@ func (e *Engine) reserve(id ident, p *plan, bound *query.Bound) (*Entry, chan st
 			en.mu.Unlock()
 		}
 	}
-	t.mu.Unlock()
+	t.yield()
 	if !current {
 		e.fail(en, errReplanned)
 	}
@@ -485,6 +487,10 @@ func (e *Engine) checkTable(t *table) {
 	}
 	c.tables[t] = true
 	c.mu.Unlock()
+	c.rouse()
+}
+
+func (c *checks) rouse() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -502,6 +508,7 @@ func (e *Engine) runChecks(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		began := e.began.Load()
 		c.mu.Lock()
 		tables := slices.Collect(maps.Keys(c.tables))
 		clear(c.tables)
@@ -514,6 +521,9 @@ func (e *Engine) runChecks(ctx context.Context) {
 				c.mu.Unlock()
 				retry = time.After(e.opts.Retry)
 			}
+		}
+		if began { // and who waits for a read can be read, all together
+			e.followOnce.Do(func() { close(e.following) })
 		}
 	}
 }

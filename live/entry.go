@@ -3,6 +3,7 @@ package live
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,38 +24,41 @@ type Entry struct {
 	place   int32  // in table.entries, -1 when it is in none
 	touched bool   // it has hits of the transaction that is being matched
 	dead    atomic.Bool
-	first   posting // of those in the index, of which most entries have one
-	others  []posting
-	hits    []hit
+	first   posting // of those in the index, of which most entries have one: see others
+	hit     hit     // of that transaction, the first and what follows, if any
+	more    []hit
 
 	e     *Engine
 	id    string
 	ident ident
-	actor json.RawMessage // of a policy
-
-	refs      int  // guarded by e.mu
-	lingering bool // guarded by e.mu: it is in the queue of those that linger
 
 	mu        sync.Mutex // guards below; after the table's
-	ready     chan struct{}
-	err       error // why it is dead
 	jobs      []job
-	weight    int  // of jobs and captured
-	scheduled bool // it is in the queue of the workers, or one has it
-	blocked   bool // jobs wait for a read
-	void      bool // what is being read is of no use any more
-	newEpoch  bool // the next read begins a new epoch
-	again     bool // read again after this
+	room      [1]job // for jobs, of which there is seldom more than one
+	weight    int    // of jobs and captured
+	scheduled bool   // it is in the queue of the workers, or one has it
+	blocked   bool   // jobs wait for a read
+	void      bool   // what is being read is of no use any more
+	newEpoch  bool   // the next read begins a new epoch
+	again     bool   // read again after this
 	capturing bool
-	captured  []job // what was applied since the read on its way began
-	result    *result
 	read      readState
-	readSeq   uint64     // of its place among the reads that wait
-	readAt    int64      // when it is due: the one that waits, or the one after that on its way
-	lastRead  int64      // when the last read began
+	result    *result
 	fence     feed.Fence // of the lane
+	ready     chan struct{}
+	err       error  // why it is dead
+	captured  []job  // what was applied since the read on its way began
+	readSeq   uint64 // of its place among the reads that wait
+	readAt    int64  // when it is due: the one that waits, or the one after that on its way
+	readMost  int    // how many may share the next one's statement, if not zero
+	lastRead  int64  // when the last read began
 
 	history
+
+	others    []posting       // guarded by the table's mutex
+	actor     json.RawMessage // of a policy
+	refs      int             // guarded by e.mu
+	lingering bool            // guarded by e.mu: it is in the queue of those that linger
 }
 
 type readState uint8
@@ -74,15 +78,18 @@ type ident struct {
 
 // job is what one transaction means for an entry.
 type job struct {
-	tx   *feed.Tx
-	hits []hit
+	tx    *feed.Tx
+	hit   hit // the first, of often one
+	more  []hit
+	group *group // nil when it is in none, or has left it
 }
+
+func (j *job) weight() int { return 1 + len(j.more)>>4 }
 
 // hit is what one change means for an entry.
 type hit struct {
 	kind hitKind
-	key  row.Value
-	img  *image
+	img  *image // of hitGone with the key alone
 }
 
 type hitKind uint8
@@ -110,36 +117,48 @@ func (en *Entry) query() *query.Query {
 	return en.plan.q
 }
 
-// enqueue gives the entry a transaction.
-func (en *Entry) enqueue(j job) {
+// enqueue gives the entry a transaction, which is counted as pending. waits is false when it does not wait for a worker, and idle true when no worker has the entry: the caller gives it to them.
+func (en *Entry) enqueue(j job) (waits, idle bool) {
 	en.mu.Lock()
 	defer en.mu.Unlock()
 	if en.dead.Load() {
-		return
+		j.group.leave()
+		return false, false
 	}
 	if en.plan.q.Class == query.Rerun {
+		j.group.leave()
 		en.e.reads.requestLocked(en, en.lastRead+int64(en.e.opts.Debounce))
-		return
+		return false, false
 	}
-	en.weight += 1 + len(j.hits)>>4
+	en.weight += j.weight()
 	if en.weight > en.e.opts.Buffer && (en.blocked || en.capturing) {
 		en.e.stats.overflows.Add(1)
+		j.group.leave()
 		en.voidLocked()
 		en.e.reads.requestLocked(en, 0)
-		return
+		return false, false
+	}
+	if en.blocked {
+		j.group.leave()
+		j.group = nil
+	}
+	if len(en.jobs) == 0 {
+		en.jobs = en.room[:0]
 	}
 	en.jobs = append(en.jobs, j)
-	if !en.blocked {
-		en.e.pending.Add(1)
-		en.e.lanes.scheduleLocked(en)
+	if en.blocked {
+		return false, false
 	}
+	idle, en.scheduled = !en.scheduled, true
+	return true, idle
 }
 
-// blockLocked makes jobs wait for a read.
+// blockLocked makes jobs wait for a read. No group waits for one.
 func (en *Entry) blockLocked() {
 	if !en.blocked {
 		en.blocked = true
 		en.e.unpend(len(en.jobs))
+		en.leaveLocked()
 	}
 }
 
@@ -169,6 +188,7 @@ func (en *Entry) work() (more bool) {
 			if !en.blocked {
 				en.e.unpend(len(en.jobs))
 			}
+			en.leaveLocked()
 			en.jobs, en.captured, en.result, en.scheduled = nil, nil, nil, false
 			en.mu.Unlock()
 			return false
@@ -176,7 +196,7 @@ func (en *Entry) work() (more bool) {
 			res, captured, first, newEpoch := en.result, en.captured, en.ready != nil, en.newEpoch
 			en.result, en.captured, en.capturing, en.newEpoch = nil, nil, false, false
 			for _, j := range captured {
-				en.weight -= 1 + len(j.hits)>>4
+				en.weight -= j.weight()
 			}
 			en.fence = res.fence
 			if en.blocked {
@@ -192,14 +212,15 @@ func (en *Entry) work() (more bool) {
 			en.jobs = en.jobs[1:]
 			en.e.unpend(1)
 			if en.capturing {
-				en.captured = append(en.captured, j)
+				en.captured = append(en.captured, job{j.tx, j.hit, j.more, nil})
 			} else {
-				en.weight -= 1 + len(j.hits)>>4
+				en.weight -= j.weight()
 			}
 			en.mu.Unlock()
 			if !en.fence.Includes(j.tx) {
 				en.apply(j, bound)
 			}
+			j.group.leave()
 		default:
 			en.scheduled = false
 			en.mu.Unlock()
@@ -211,7 +232,8 @@ func (en *Entry) work() (more bool) {
 
 // apply takes in a transaction.
 func (en *Entry) apply(j job, bound *query.Bound) {
-	touches, failed, unknown := en.touches(en.win, j, bound)
+	var room [4]touch
+	touches, failed, unknown := en.touches(room[:0], en.win, j, bound)
 	if failed {
 		en.rereadAfter(en.e.opts.Retry)
 	}
@@ -229,14 +251,17 @@ func (en *Entry) apply(j job, bound *query.Bound) {
 	}
 	en.logMu.Lock()
 	w := en.win
-	ops := w.apply(touches)
+	var steps [4]op
+	ops := w.apply(touches, steps[:])
 	f, ok := en.patchLocked(ops)
 	err := en.boundsLocked()
 	capped := w.capped && ok
 	short, low := w.short(), w.low()
 	en.logMu.Unlock()
 	if ok {
+		f.Commit = j.group.number()
 		en.publish(f)
+		j.group.published(en)
 	}
 	switch {
 	case err != nil:
@@ -287,9 +312,9 @@ func (en *Entry) renew(res *result, captured []job, bound *query.Bound, newEpoch
 		if res.fence.Includes(j.tx) {
 			continue
 		}
-		touches, f, u := en.touches(next, j, bound)
+		touches, f, u := en.touches(nil, next, j, bound)
 		failed, unknown = failed || f, unknown || u
-		next.apply(touches)
+		next.apply(touches, nil)
 	}
 	en.logMu.Lock()
 	old := en.win
@@ -338,31 +363,35 @@ func (en *Entry) renew(res *result, captured []job, bound *query.Bound, newEpoch
 	en.mu.Unlock()
 }
 
-// touches is what a transaction does to the rows of a window, each key once. failed means that the policy could not decide, unknown that a row is not known well enough.
-func (en *Entry) touches(w *window, j job, bound *query.Bound) (out []touch, failed, unknown bool) {
-	var places map[row.Value]int
-	set := func(key row.Value, img *image) {
-		if len(j.hits) == 1 {
-			out = append(out, touch{key, img})
-			return
+// touches appends what a transaction does to the rows of a window, each key once. failed means that the policy could not decide, unknown that a row is not known well enough.
+func (en *Entry) touches(out []touch, w *window, j job, bound *query.Bound) (_ []touch, failed, unknown bool) {
+	var places map[row.Value]int // where out has a key, when it is long
+	at := func(key row.Value) int {
+		if len(out) < 8 {
+			return slices.IndexFunc(out, func(t touch) bool { return t.key == key })
 		}
 		if places == nil {
-			places = map[row.Value]int{}
+			places = make(map[row.Value]int, len(j.more))
+			for i := range out {
+				places[out[i].key] = i
+			}
 		}
 		if i, ok := places[key]; ok {
+			return i
+		}
+		return -1
+	}
+	set := func(key row.Value, img *image) {
+		if i := at(key); i >= 0 {
 			out[i].img = img
 			return
 		}
-		places[key] = len(out)
+		if places != nil {
+			places[key] = len(out)
+		}
 		out = append(out, touch{key, img})
 	}
-	current := func(key row.Value) *image {
-		if i, ok := places[key]; ok {
-			return out[i].img
-		}
-		return w.byKey[key]
-	}
-	for _, h := range j.hits {
+	take := func(h hit) {
 		switch h.kind {
 		case hitClear:
 			for i := range out {
@@ -371,37 +400,42 @@ func (en *Entry) touches(w *window, j job, bound *query.Bound) (out []touch, fai
 			for i := range w.slots {
 				set(w.slots[i].img.key, nil)
 			}
-			if len(j.hits) == 1 {
-				return out, failed, unknown
-			}
-			continue
+			return
 		case hitGone:
-			set(h.key, nil)
-			continue
+			set(h.img.key, nil)
+			return
 		case hitPartial:
-			if h.img = fill(w.q, h.img, current(h.key)); h.img == nil {
+			key, held := h.img.key, w.get(h.img.key)
+			if i := at(key); i >= 0 {
+				held = out[i].img
+			}
+			if h.img = fill(w.q, en.ident.t.reads(w.q), h.img, held); h.img == nil {
 				unknown = true
-				continue
+				return
 			}
 			if bound.Match(h.img.row) != query.True {
-				set(h.key, nil)
-				continue
+				set(key, nil)
+				return
 			}
 		}
 		switch visible, err := en.allows(w.q.Table, h.img.row); {
 		case err != nil:
 			failed = true // the row keeps the state it had
 		case visible:
-			set(h.key, h.img)
+			set(h.img.key, h.img)
 		default:
-			set(h.key, nil)
+			set(h.img.key, nil)
 		}
+	}
+	take(j.hit)
+	for _, h := range j.more {
+		take(h)
 	}
 	return out, failed, unknown
 }
 
 // fill completes a row with the cells that the entry has of it. Nil means that it cannot.
-func fill(q *query.Query, img, held *image) *image {
+func fill(q *query.Query, reads row.Mask, img, held *image) *image {
 	if held == nil {
 		return nil
 	}
@@ -411,7 +445,7 @@ func fill(q *query.Query, img, held *image) *image {
 			r[i] = held.row[i]
 		}
 	}
-	if !r.Complete(q.Reads) {
+	if !r.Complete(reads) {
 		return nil
 	}
 	return newImage(q, r)
@@ -427,9 +461,9 @@ func (en *Entry) patchLocked(ops []op) (f Frame, ok bool) {
 	if len(ops) > 16+2*w.shown() {
 		en.forgetLocked()
 		rows := w.slots[:w.shown()]
-		f = Frame{en.version, appendSnapshot(nil, en.id, en.version, en.epoch, w.q.Table, rows, w.sum), true}
+		f = Frame{Version: en.version, Payload: appendSnapshot(nil, en.id, en.version, en.epoch, w.q.Table, rows, w.sum), Snapshot: true}
 	} else {
-		f = Frame{Version: en.version, Payload: appendPatch(nil, en.id, en.version, w.q.Table, ops, w.sum)}
+		f = Frame{Version: en.version, Payload: appendPatch(make([]byte, 0, patchSize(en.id, w.q.Table, ops)), en.id, en.version, w.q.Table, ops, w.sum)}
 		en.retainLocked(f)
 	}
 	en.e.stats.patches.Add(1)

@@ -56,7 +56,7 @@ func (e *Engine) Explain(ctx context.Context, en *Entry, key json.RawMessage) (E
 	limited, held := false, false
 	if w != nil {
 		limited = !w.complete
-		held = w.byKey[q.Table.KeyOf(r)] != nil
+		held = w.get(q.Table.KeyOf(r)) != nil
 		for i := range w.shown() {
 			if w.slots[i].img.key == q.Table.KeyOf(r) {
 				x.Index = i
@@ -114,7 +114,7 @@ func (e *Engine) readRow(ctx context.Context, t *row.Table, key json.RawMessage)
 		return nil, err
 	}
 	err = e.opts.Database.Read(ctx, func(s feed.Snapshot) error {
-		rows, err := e.reads.page(ctx, s, bound, 1, nil)
+		rows, err := selectRows(ctx, s, bound, 1, nil)
 		if len(rows) > 0 {
 			r = rows[0]
 		}

@@ -29,6 +29,8 @@ type Frame struct {
 	Version  uint64
 	Payload  []byte
 	Snapshot bool
+	// Commit is the group of a published frame: see [Options.Settled]. Zero means none. It is not in Payload, and what [Entry.Since] returns has none.
+	Commit uint64
 }
 
 // op is one step of a patch: a del when img is nil.
@@ -72,6 +74,22 @@ func appendKey(dst []byte, t *row.Table, r row.Row) []byte {
 		dst = row.AppendJSON(dst, t.Columns[c].Type, r[c])
 	}
 	return append(dst, ']')
+}
+
+// patchSize is enough for a patch, but for keys that grow when they are written.
+func patchSize(qid string, t *row.Table, ops []op) int {
+	n := 96 + len(qid)
+	for i := range ops {
+		n += 24
+		if img := ops[i].img; img != nil {
+			n += len(img.object())
+			continue
+		}
+		for _, c := range t.Key {
+			n += 20 + len(ops[i].key[c].Text())
+		}
+	}
+	return n
 }
 
 func appendPatch(dst []byte, qid string, version uint64, t *row.Table, ops []op, sum uint64) []byte {

@@ -18,11 +18,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tidewire/tidewire/feed"
+	"github.com/tidewire/tidewire/internal/testenv"
 	"github.com/tidewire/tidewire/query"
 	"github.com/tidewire/tidewire/row"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.M{M: m}) }
 
 // random returns a generator whose seed is logged and can be set by TIDEWIRE_TEST_SEED.
 func random(t testing.TB) *rand.Rand {

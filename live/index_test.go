@@ -3,6 +3,7 @@ package live
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -34,8 +35,8 @@ func TestS16_TheIndexNamesEveryEntryThatMatches(t *testing.T) {
 		queries = append(queries, q)
 	}
 	var entries []*Entry
-	named := map[*Entry]bool{}
-	total, matching := 0, 0
+	named := map[*Entry]verdict{}
+	total, matching, decided := 0, 0, 0
 	for step := range 20_000 {
 		switch k := rng.IntN(10); {
 		case k < 2:
@@ -64,14 +65,23 @@ func TestS16_TheIndexNamesEveryEntryThatMatches(t *testing.T) {
 				now = nil
 			}
 			clear(named)
-			x.candidates(old, now, func(en *Entry) { named[en] = true })
+			x.candidates(old, now, func(en *Entry, v verdict) {
+				if _, ok := named[en]; !ok {
+					named[en] = v
+				}
+			})
 			total += len(named)
 			for _, en := range entries {
-				if old != nil && en.bound.Match(old) == query.True || now != nil && en.bound.Match(now) == query.True {
+				did, does := old != nil && en.bound.Match(old) == query.True, now != nil && en.bound.Match(now) == query.True
+				v, ok := named[en]
+				if did || does {
 					matching++
-					if !named[en] {
-						t.Fatalf("step %d: %s %s is not named for %v -> %v", step, en.bound.Query.Definition.Where, en.bound.Input.Text, old, now)
-					}
+				}
+				if v != unknown {
+					decided++
+				}
+				if !ok && (did || does) || v == matches && !does || v == left && (does || !did) {
+					t.Fatalf("step %d: %s %s, named %v as %d for %v -> %v", step, en.bound.Query.Definition.Where, en.bound.Input.Text, ok, v, old, now)
 				}
 			}
 			for en := range named {
@@ -79,16 +89,80 @@ func TestS16_TheIndexNamesEveryEntryThatMatches(t *testing.T) {
 					t.Fatalf("step %d: an entry that was removed is named", step)
 				}
 			}
+			c, partial := rng.IntN(len(tb.Columns)), randomItem(rng, 1)
+			partial[c] = row.AbsentValue()
+			uses := slices.ContainsFunc(entries, func(en *Entry) bool {
+				return slices.ContainsFunc(en.bound.Access(), func(a query.Access) bool {
+					return slices.Contains(a.Columns, c) || a.Range != nil && a.Range.Column == c
+				})
+			})
+			if x.decides(partial) == uses {
+				t.Fatalf("step %d: the index looks at column %d: %v", step, c, uses)
+			}
 		}
 	}
-	t.Logf("%d candidates for %d that match", total, matching)
-	if total > 2*matching {
-		t.Errorf("%d candidates for %d that match", total, matching)
+	t.Logf("%d candidates for %d that match, %d decided", total, matching, decided)
+	if 2*total > 3*matching || 2*decided < matching {
+		t.Errorf("%d candidates for %d that match, %d decided", total, matching, decided)
 	}
 	for _, en := range entries {
 		x.remove(en)
 	}
-	if len(x.keys) != 0 || x.scan.head != nil || x.ranges[0].root != nil {
+	if len(x.keys) != 0 || x.rest.list.head != nil || x.rest.ranges != nil || slices.ContainsFunc(x.uses, func(n int) bool { return n != 0 }) {
+		t.Error("postings are left")
+	}
+}
+
+// TestS16_EqualHashesAreToldApart has two tuples of one hash.
+func TestS16_EqualHashesAreToldApart(t *testing.T) {
+	t.Parallel()
+	tb := items("items")
+	x := newIndex(tb)
+	q, err := query.Compile(query.Definition{Name: "q", From: "items", Where: "org = $org AND price = $p"}, tb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	org := func(v int64) uint64 { return mix(x.hash([]row.Value{row.IntValue(v)}), uint64(row.Int)) }
+	p, o, inverse := org(1), org(2), uint64(1)
+	for range 6 { // of an odd number, modulo 2^64
+		inverse *= 2 - 0x9e3779b97f4a7c15*inverse
+	}
+	twin := int64(o ^ (mix(p, 3)^o>>29)*inverse)
+	var entries []*Entry
+	for _, input := range []string{`{"org":1,"p":3}`, fmt.Sprintf(`{"org":2,"p":"%d"}`, twin)} {
+		in, err := q.Input(json.RawMessage(input), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := q.Bind(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, &Entry{bound: b})
+		x.add(entries[len(entries)-1], b.Access())
+	}
+	if n := len(x.keys[0].buckets); n != 1 {
+		t.Fatalf("%d hashes", n)
+	}
+	a, b := item(1, 1, 3, ""), item(1, 2, twin, "")
+	for _, c := range []struct {
+		old, now row.Row
+		want     map[*Entry]verdict
+	}{
+		{nil, a, map[*Entry]verdict{entries[0]: matches}},
+		{b, nil, map[*Entry]verdict{entries[1]: left}},
+		{a, b, map[*Entry]verdict{entries[0]: left, entries[1]: matches}},
+	} {
+		got := map[*Entry]verdict{}
+		x.candidates(c.old, c.now, func(en *Entry, v verdict) { got[en] = v })
+		if !maps.Equal(got, c.want) {
+			t.Errorf("%v -> %v: %v, want %v", c.old, c.now, got, c.want)
+		}
+	}
+	for _, en := range entries {
+		x.remove(en)
+	}
+	if len(x.keys) != 0 {
 		t.Error("postings are left")
 	}
 }
@@ -116,7 +190,7 @@ func newCrowd(tb testing.TB, n int) *crowd {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		p := &plan{t: &template{def: q.Definition}, table: c.t, q: q}
+		p := newPlan(&template{def: q.Definition}, c.t, q)
 		c.t.plans[p.t] = p
 		plans = append(plans, p)
 	}
@@ -187,10 +261,10 @@ func (c *crowd) change() feed.Change {
 }
 
 func (c *crowd) match(ch *feed.Change, touched []*Entry) []*Entry {
-	touched = c.t.match(c.e, ch, touched)
+	var tx feed.Tx
+	touched = c.t.match(c.e, &tx, ch, touched)
 	for _, en := range touched {
-		en.touched = false
-		en.hits = en.hits[:0]
+		en.touched, en.hit, en.more = false, hit{}, en.more[:0]
 	}
 	return touched
 }
@@ -222,30 +296,6 @@ func BenchmarkMatch1k(b *testing.B)   { benchmarkMatch(b, 1_000) }
 func BenchmarkMatch100k(b *testing.B) { benchmarkMatch(b, 100_000) }
 func BenchmarkMatch1M(b *testing.B)   { benchmarkMatch(b, 1_000_000) }
 
-// BenchmarkCommit100k is a transaction from the feed to its frames, without subscribers.
-func BenchmarkCommit100k(b *testing.B) {
-	c := newCrowd(b, 100_000)
-	changes := make([]feed.Change, 4096)
-	for i := range changes {
-		changes[i] = c.change()
-	}
-	var workers sync.WaitGroup
-	workers.Go(c.e.lanes.run)
-	runtime.GC()
-	b.ResetTimer()
-	for i := range b.N {
-		c.e.commit(&feed.Tx{ID: uint64(i), Changes: changes[i%len(changes) : i%len(changes)+1]})
-	}
-	for c.e.pending.Load() > 0 {
-		time.Sleep(100 * time.Microsecond)
-	}
-	b.StopTimer()
-	s := c.e.Stats()
-	b.ReportMetric(float64(s.Patches)/float64(b.N), "frames/op")
-	c.e.lanes.close()
-	workers.Wait()
-}
-
 // TestS16_AnEntryWithoutRowsIsSmall also bounds what its place in the index and the registry costs.
 func TestS16_AnEntryWithoutRowsIsSmall(t *testing.T) {
 	var before, after runtime.MemStats
@@ -260,6 +310,31 @@ func TestS16_AnEntryWithoutRowsIsSmall(t *testing.T) {
 		t.Errorf("an entry costs %d bytes", size)
 	}
 	runtime.KeepAlive(c)
+}
+
+// TestP42_NoUnsubscribeTakesLong takes 100,000 entries out, one after another: what one computes is more than it does with the lock of the table, and less than 5 ms, by far.
+func TestP42_NoUnsubscribeTakesLong(t *testing.T) {
+	n := 100_000
+	if testing.Short() {
+		n = 10_000
+	}
+	c := newCrowd(t, n)
+	c.e.opts.Linger = -1
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var took []time.Duration
+	for _, en := range slices.Clone(c.t.entries) {
+		en.refs = 1
+		begun := threadCPU()
+		en.Release()
+		took = append(took, threadCPU()-begun)
+	}
+	slices.Sort(took)
+	p := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))] }
+	t.Logf("%d unsubscribes: %v, %v at p99, %v at p99.9, %v at most", n, p(0.5), p(0.99), p(0.999), p(1))
+	if p(0.5) > 100*time.Microsecond || p(1) > 5*time.Millisecond {
+		t.Errorf("an unsubscribe computes for %v, %v at most", p(0.5), p(1))
+	}
 }
 
 // TestP42_UnsubscribingDoesNotHoldChangesUp takes 100,000 entries out while changes go on.
@@ -298,7 +373,7 @@ func TestP42_UnsubscribingDoesNotHoldChangesUp(t *testing.T) {
 			slices.Sort(took)
 			p := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))] }
 			t.Logf("%d entries gone in %v; a change took %v, %v at p99, %v at p99.9, %v at most", n, time.Since(begun), p(0.5), p(0.99), p(0.999), p(1))
-			if p(0.99) > 5*time.Millisecond {
+			if p(0.99) > 50*time.Millisecond { // of a machine that may have other things to do
 				t.Errorf("a change took %v at p99", p(0.99))
 			}
 			if len(c.t.entries)+len(c.t.index.keys)+len(c.e.entries)+len(c.e.ids) != 0 {

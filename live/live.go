@@ -40,6 +40,10 @@ type Options struct {
 	// published, so what they return covers everything that was published before. It may call the entry's methods, must not wait for the database, and delays only its entry until all workers are held
 	// up. Nil publishes nothing.
 	Publish func(e *Entry, f Frame)
+	// Settled says that every entry that a transaction concerned has taken it in, and which published frames of it; it is called after Publish has returned for each of them, from several goroutines at a time and in
+	// any order, and like Publish must not wait. It is called once for each [Frame.Commit] that was published. Commits are numbered in the order of the transactions; one that concerns a single entry has no number. An
+	// entry that is read, or waits for that, is not waited for: what it shows of the transaction comes without the number. Nil: there are no groups.
+	Settled func(commit uint64, published []*Entry)
 	// Failed says that an entry is over: it grew beyond its bounds, or its table can no longer serve it. It publishes no more, and the next [Engine.Acquire] makes a new one. Holders still release it.
 	Failed func(e *Entry, err error)
 
@@ -53,12 +57,15 @@ type Options struct {
 	RingFrames  int
 	RingBytes   int
 	RetainBytes int
+	// RecentBytes bounds what is kept of the last changes of each table for [Entry.Delta]. Zero means 4 MiB, negative nothing.
+	RecentBytes int
 	// Linger is how long an entry stays up to date after the last release. Zero means 30 s, negative not at all.
 	Linger time.Duration
 
 	// ReadTimeout bounds a read of the database. Zero means 30 s.
 	ReadTimeout time.Duration
-	// Reads bounds the reads at the same time, ReadGroup the entries that share one. Zero means 4 and 64.
+	// Reads bounds the snapshots of the database at the same time, ReadGroup the entries that share one and, as far as they are of one query and the database can ([feed.BatchSnapshot]), one statement. Zero means 4
+	// and 1,000.
 	Reads     int
 	ReadGroup int
 	// Debounce is the least time between two reads of one entry of the class rerun. Zero means 100 ms.
@@ -94,11 +101,14 @@ type Engine struct {
 
 	// Of the feed's goroutine.
 	seq       uint64
+	commits   uint64 // groups
 	touched   []*Entry
+	ready     []*Entry
 	lastDef   *row.Table
 	lastTable *table
 
-	following  chan struct{} // closed when the feed has begun
+	began      atomic.Bool   // the feed has
+	following  chan struct{} // closed when the feed has begun and its tables are known
 	followOnce sync.Once
 	stopped    chan struct{}
 	room       sync.Cond
@@ -170,6 +180,12 @@ func (en *Entry) Since(after uint64, limit int) ([]Frame, bool) { return en.sinc
 
 // Snapshot returns the window at its last version, encoded once per version.
 func (en *Entry) Snapshot() Frame { return en.snapshot() }
+
+// Delta returns the frame of the entry's version that leads there from rows with a checksum, as frames carry it in sum, whichever engine over the same database made them. It undoes the last changes of the
+// table ([Options.RecentBytes]) until the window has that sum, so no database work is done. A subscriber that comes from another node with it is at the version before, in the entry's epoch. It is false when the
+// sum is not met, because the rows are too old, or of a state that this engine's feed did not show (SQLite may join transactions), or not of this query; when old rows are not known as a whole; and when a
+// snapshot is less work.
+func (en *Entry) Delta(sum string) (Frame, bool) { return en.delta(sum) }
 
 // Release gives the entry back. After the last release it lingers ([Options.Linger]), and is gone. A release too many is ignored.
 func (en *Entry) Release() { en.release() }

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -582,6 +585,7 @@ func TestS06_AReadThatDoesNotComeBackTimesOut(t *testing.T) {
 		if n := b.e.Stats().Entries; n != 0 {
 			t.Errorf("%d entries", n)
 		}
+		synctest.Wait()
 		b.db.before = nil
 		b.acquire("all", "").Release()
 	})
@@ -871,6 +875,155 @@ func TestS04_S05_Policies(t *testing.T) {
 		}
 		red.leave()
 		blue.leave()
+	})
+}
+
+// partial makes a change of which the feed knows of the old row the key alone, and of the new one not some columns.
+func partial(tx *feed.Tx, unknown ...int) *feed.Tx {
+	for i := range tx.Changes {
+		ch := &tx.Changes[i]
+		if ch.Old != nil {
+			old := slices.Clone(ch.Old)
+			for k := range old[1:] {
+				old[k+1] = row.AbsentValue()
+			}
+			ch.Old = old
+		}
+		if ch.New != nil {
+			r := slices.Clone(ch.New)
+			for _, k := range unknown {
+				r[k] = row.AbsentValue()
+			}
+			ch.New = r
+		}
+	}
+	return tx
+}
+
+// TestS19_APatchIsAuthorizedAgainstTheWholeRow has a policy on a column that the query does not read, and changes in which the feed does not know it.
+func TestS19_APatchIsAuthorizedAgainstTheWholeRow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const note = 6
+		var broken atomic.Bool
+		policy := func(actor json.RawMessage, r PolicyRow) (bool, error) {
+			for i, v := range r.Row {
+				if v.Kind() == row.Absent {
+					t.Errorf("the policy was asked about a row without %s", r.Table.Columns[i].Name)
+				}
+			}
+			if broken.Load() {
+				return false, errInjected
+			}
+			return strings.Contains(string(actor), strconv.Quote(r.Row[note].Text())), nil
+		}
+		b := newBed(t, Options{})
+		if err := b.e.DeclareWith(query.Definition{Name: "notes", From: "items", Columns: []string{"title"}}, policy); err != nil {
+			t.Fatal(err)
+		}
+		noted := func(id int64, title, note string) feed.Write {
+			r := item(id, 0, 0, title)
+			r[6] = row.TextValue(note)
+			return put(r)
+		}
+		b.db.Commit(noted(1, "t", "red"), noted(2, "t", "blue"), noted(3, "t", "red"))
+		b.start()
+		get := func(sees string) *client {
+			en, err := b.e.Acquire(t.Context(), "notes", nil, json.RawMessage(fmt.Sprintf(`{"sees":[%s]}`, sees)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b.subscribe(en)
+		}
+		red, blue, both := get(`"red"`), get(`"blue"`), get(`"blue","red"`)
+		expect := func(what string, frames int, r, bl, bo string) {
+			t.Helper()
+			synctest.Wait()
+			for _, x := range []struct {
+				c    *client
+				want string
+			}{{red, r}, {blue, bl}, {both, bo}} {
+				if got := x.c.ids(); got != x.want {
+					t.Errorf("%s: %s sees %s, want %s", what, x.c.en.actor, got, x.want)
+				}
+			}
+			if n := red.frames + blue.frames + both.frames; n != frames {
+				t.Errorf("%s: %d frames, want %d", what, n, frames)
+			}
+		}
+		expect("at first", 3, "1 3", "2", "1 2 3")
+		b.db.deliver = func(tx *feed.Tx) *feed.Tx { return partial(tx, note) }
+		b.db.Commit(noted(1, "new", "red")) // what the feed does not say is known to who holds the row; others read it before they say anything
+		expect("an update in part", 5, "1 3", "2", "1 2 3")
+		if string(red.rows[0]["title"]) != `"new"` || string(both.rows[0]["title"]) != `"new"` {
+			t.Errorf("titles %s, %s", red.rows, both.rows)
+		}
+		b.db.Commit(noted(4, "t", "blue")) // whose note nobody has: it is read
+		settle()
+		expect("an insert in part", 7, "1 3", "2 4", "1 2 3 4")
+		b.db.deliver = nil
+		b.db.Commit(noted(1, "new", "blue")) // leaves one policy and enters another
+		expect("a change of hands", 9, "3", "1 2 4", "1 2 3 4")
+		b.db.Commit(del(3)) // for those who hold it alone
+		expect("a delete", 11, "", "1 2 4", "1 2 4")
+		broken.Store(true)
+		b.db.Commit(noted(1, "newer", "red"), noted(5, "t", "red")) // nobody can say who may see it: nothing is told, and nothing taken away
+		expect("a policy that fails", 11, "", "1 2 4", "1 2 4")
+		b.db.Commit(del(2)) // a row that is no more needs no policy
+		expect("a delete meanwhile", 13, "", "1 4", "1 4")
+		broken.Store(false)
+		settle()
+		expect("and when it is mended", 16, "1 5", "4", "1 4 5")
+		for _, c := range []*client{red, blue, both} {
+			c.leave()
+		}
+	})
+}
+
+// TestS21_TheCursorAdvancesWithEveryPatch: what a client has of an entry is told by the last frame alone, and leads on from there.
+func TestS21_TheCursorAdvancesWithEveryPatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := newBed(t, Options{}, three)
+		b.fill(6)
+		b.start()
+		c := b.subscribe(b.acquire("three", ""))
+		rng := rand.New(rand.NewPCG(21, 0))
+		type cursor struct {
+			qid, epoch string
+			version    uint64
+			rows       []map[string]json.RawMessage
+			sum        string
+		}
+		at := func() cursor { return cursor{c.en.ID(), c.epoch, c.version, c.rows, c.sum()} }
+		cursors := []cursor{at()}
+		for range 60 {
+			frames := c.frames
+			b.db.Commit(put(item(int64(rng.IntN(8)), 0, int64(rng.IntN(8)), "t")))
+			synctest.Wait()
+			now, last := at(), cursors[len(cursors)-1]
+			if now.qid != last.qid || now.epoch != last.epoch || now.version != last.version+uint64(c.frames-frames) || now.version != c.en.Version() {
+				t.Fatalf("after %d frames the cursor went from %d to %d, the entry is at %d", c.frames-frames, last.version, now.version, c.en.Version())
+			}
+			if c.frames > frames {
+				cursors = append(cursors, now)
+			}
+		}
+		if len(cursors) < 20 {
+			t.Fatalf("%d patches", len(cursors)-1)
+		}
+		for _, from := range cursors { // each leads to all that came later, patch by patch
+			back := &client{b: b, en: c.en, epoch: from.epoch, version: from.version, rows: from.rows, key: c.key}
+			frames, ok := c.en.Since(from.version, 0)
+			if !ok || uint64(len(frames)) != c.version-from.version {
+				t.Fatalf("since %d: %d frames, %v", from.version, len(frames), ok)
+			}
+			for i, f := range frames {
+				back.take(f)
+				if want := cursors[from.version-cursors[0].version+uint64(i)+1]; back.version != want.version || back.sum() != want.sum {
+					t.Errorf("from %d the patch %d leads to %s, want %s", from.version, f.Version, back.sum(), want.sum)
+				}
+			}
+		}
+		c.leave()
 	})
 }
 

@@ -7,25 +7,35 @@ type history struct {
 	logMu    sync.Mutex
 	win      *window // nil before the first read
 	version  uint64
-	epoch    string
-	frames   []Frame // up to version, without a gap
-	retained int     // bytes of frames and of snap
-	snap     []byte  // the snapshot of version snapAt, if it was asked for
-	snapAt   uint64
+	retained int         // bytes of frames, snap and turned
+	frames   fifo[Frame] // up to version, without a gap
+	snap     []byte      // the snapshot of version snapAt, if it was asked for
+	// The frame of version turnedAt that [Entry.Delta] was asked for last.
+	turned                       []byte
+	snapAt, turnedAt, turnedFrom uint64
+	epoch                        string
 
-	snapMu sync.Mutex // held while a snapshot is encoded, so that it is encoded once; before logMu
+	snapMu sync.Mutex // held while a snapshot or delta is made, so that it is made once; before the table's and logMu
 }
 
 // retainLocked appends a patch, within the bounds.
 func (en *Entry) retainLocked(f Frame) {
 	o := &en.e.opts
 	en.dropSnapLocked()
-	en.frames = append(en.frames, f)
-	en.chargeLocked(len(f.Payload))
-	for len(en.frames) > 0 && (len(en.frames) > o.RingFrames || en.retained > o.RingBytes || en.e.retained.Load() > int64(o.RetainBytes)) {
-		en.chargeLocked(-len(en.frames[0].Payload))
-		en.frames[0] = Frame{}
-		en.frames = en.frames[1:]
+	all, more, n := en.e.retained.Load(), len(f.Payload), en.frames.len()
+	fits := func() bool {
+		return n < o.RingFrames && en.retained+more <= o.RingBytes && all+int64(more) <= int64(o.RetainBytes)
+	}
+	for ; n > 0 && !fits(); n-- {
+		more -= len(en.frames.pop().Payload)
+	}
+	if fits() {
+		en.frames.push(f)
+	} else {
+		more -= len(f.Payload)
+	}
+	if more != 0 {
+		en.chargeLocked(more)
 	}
 }
 
@@ -35,24 +45,26 @@ func (en *Entry) chargeLocked(n int) {
 }
 
 func (en *Entry) dropSnapLocked() {
-	en.chargeLocked(-len(en.snap))
-	en.snap = nil
+	if en.snap != nil || en.turned != nil {
+		en.chargeLocked(-len(en.snap) - len(en.turned))
+		en.snap, en.turned = nil, nil
+	}
 }
 
 // forgetLocked gives back everything that is retained.
 func (en *Entry) forgetLocked() {
 	en.chargeLocked(-en.retained)
-	en.frames, en.snap = nil, nil
+	en.frames, en.snap, en.turned = fifo[Frame]{}, nil, nil
 }
 
 func (en *Entry) since(after uint64, limit int) ([]Frame, bool) {
 	en.logMu.Lock()
 	defer en.logMu.Unlock()
-	n := uint64(len(en.frames))
+	n := uint64(en.frames.len())
 	if after > en.version || en.version-after > n {
 		return nil, false
 	}
-	next := en.frames[n-(en.version-after):]
+	next := en.frames.list()[n-(en.version-after):]
 	if limit > 0 && len(next) > limit {
 		next = next[:limit]
 	}
@@ -70,7 +82,7 @@ func (en *Entry) snapshot() Frame {
 	}
 	if en.snap != nil && en.snapAt == version {
 		defer en.logMu.Unlock()
-		return Frame{version, en.snap, true}
+		return Frame{Version: version, Payload: en.snap, Snapshot: true}
 	}
 	rows, sum := append([]slot(nil), win.slots[:win.shown()]...), win.sum
 	en.logMu.Unlock()
@@ -86,7 +98,7 @@ func (en *Entry) snapshot() Frame {
 		en.snap, en.snapAt = payload, version
 		en.chargeLocked(len(payload))
 	}
-	return Frame{version, payload, true}
+	return Frame{Version: version, Payload: payload, Snapshot: true}
 }
 
 func (en *Entry) epochNow() string {

@@ -321,13 +321,8 @@ func converge(t *testing.T, seed uint64) {
 		t.Errorf("after all have left: %+v", s)
 	}
 	for _, tb := range b.e.tables {
-		if n := len(tb.entries) + len(tb.index.keys); n != 0 || tb.index.scan.head != nil {
+		if n := len(tb.entries) + len(tb.index.keys); n != 0 || tb.index.rest.list.head != nil || tb.index.rest.ranges != nil {
 			t.Errorf("%s: %d postings are left", tb.name, n)
-		}
-		for _, g := range tb.index.ranges {
-			if g.root != nil {
-				t.Errorf("%s: ranges are left", tb.name)
-			}
 		}
 	}
 }

@@ -54,5 +54,5 @@ func (en *Entry) held(key row.Value) *image {
 	if en.win == nil {
 		return nil
 	}
-	return en.win.byKey[key]
+	return en.win.get(key)
 }

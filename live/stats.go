@@ -19,7 +19,7 @@ type Stats struct {
 	Held         uint64 // times that the feed waited for the workers
 
 	Reads      uint64 // snapshots of the database
-	Selects    uint64 // results read in them
+	Selects    uint64 // statements in them: one reads the results of many entries of a query
 	ReadErrors uint64
 	Overflows  uint64 // entries read again because they were given too much meanwhile
 	Resets     uint64

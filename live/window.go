@@ -10,10 +10,11 @@ import (
 	"github.com/tidewire/tidewire/row"
 )
 
-// image is one state of one row as the clients of a query see it, encoded at most once. Entries of one query share those that came with a transaction.
+// image is one state of one row as clients see it, encoded at most once. Entries that show the same columns share those that came with a transaction. One that stands for a row that is gone has its key alone.
 type image struct {
-	row row.Row
-	key row.Value
+	row  row.Row
+	key  row.Value
+	size int // about what the row costs in memory
 
 	projection *row.Projection
 	once       sync.Once
@@ -21,8 +22,14 @@ type image struct {
 	sum        uint64
 }
 
-func newImage(q *query.Query, r row.Row) *image {
-	return &image{row: r, key: q.Table.KeyOf(r), projection: q.Projection}
+func newImage(q *query.Query, r row.Row) *image { return imageOf(r, q.Table.KeyOf(r), q.Projection) }
+
+func imageOf(r row.Row, key row.Value, p *row.Projection) *image {
+	i := &image{row: r, key: key, size: imageSize + cellSize*len(r), projection: p}
+	for k := range r {
+		i.size += len(r[k].Text())
+	}
+	return i
 }
 
 // object is the row as JSON.
@@ -41,15 +48,6 @@ func (i *image) checksum() uint64 {
 
 const cellSize, imageSize = 32, 160
 
-// size is about what the row costs in memory.
-func (i *image) size() int {
-	n := imageSize + cellSize*len(i.row)
-	for k := range i.row {
-		n += len(i.row[k].Text())
-	}
-	return n
-}
-
 // slot is a place in a window.
 type slot struct {
 	img   *image
@@ -63,7 +61,7 @@ type window struct {
 	limit int // zero: none
 	slack int
 	slots []slot
-	byKey map[row.Value]*image
+	byKey map[row.Value]*image // nil as long as there are few rows
 	// complete says that there are no rows but these. Else all rows up to boundary are here, and what stands behind it is not known.
 	complete bool
 	boundary row.Row
@@ -77,15 +75,15 @@ func slackOf(limit int) int { return max(16, limit/2) }
 // newWindow makes a window of rows that were read, in their order.
 func newWindow(q *query.Query, images []*image, complete bool, boundary row.Row) *window {
 	limit := q.Definition.Limit
-	w := &window{q: q, limit: limit, slack: slackOf(limit), complete: complete, boundary: boundary, byKey: make(map[row.Value]*image, len(images))}
+	w := &window{q: q, limit: limit, slack: slackOf(limit), complete: complete, boundary: boundary}
 	w.slots = make([]slot, 0, len(images))
 	for _, img := range images {
-		if w.byKey[img.key] != nil {
+		if w.get(img.key) != nil {
 			continue
 		}
-		w.byKey[img.key] = img
 		w.slots = append(w.slots, slot{img: img})
-		w.bytes += img.size()
+		w.note(img)
+		w.bytes += img.size
 	}
 	for i := range w.shown() {
 		w.slots[i].shown = true
@@ -112,6 +110,44 @@ func (w *window) low() bool {
 	return w.limit > 0 && !w.complete && !w.capped && len(w.slots)-w.limit < w.slack/4
 }
 
+// fewRows is up to how many rows are looked through for a key: a map would cost more memory than most windows have.
+const fewRows = 8
+
+// get returns the row with a key, or nil.
+func (w *window) get(key row.Value) *image {
+	img, _ := w.find(key)
+	return img
+}
+
+// find also returns its place.
+func (w *window) find(key row.Value) (img *image, at int) {
+	if w.byKey != nil {
+		if img = w.byKey[key]; img != nil {
+			at, _ = w.search(img.row)
+		}
+		return img, at
+	}
+	for i := range w.slots {
+		if img := w.slots[i].img; img.key == key {
+			return img, i
+		}
+	}
+	return nil, 0
+}
+
+// note makes a row that has its slot one that get finds.
+func (w *window) note(img *image) {
+	switch {
+	case w.byKey != nil:
+		w.byKey[img.key] = img
+	case len(w.slots) > fewRows:
+		w.byKey = make(map[row.Value]*image, 2*fewRows)
+		for i := range w.slots {
+			w.byKey[w.slots[i].img.key] = w.slots[i].img
+		}
+	}
+}
+
 func (w *window) search(r row.Row) (int, bool) {
 	return slices.BinarySearchFunc(w.slots, r, func(s slot, r row.Row) int { return w.q.Order.Compare(s.img.row, r) })
 }
@@ -127,13 +163,16 @@ type touch struct {
 	img *image
 }
 
-// apply takes in one transaction, with each key at most once, and returns the patch.
-func (w *window) apply(touches []touch) []op {
-	var dels, puts []op
-	var fresh []*image
-	moved := map[*image]*image{} // the row that clients have, by what replaces it
+// apply takes in one transaction, with each key at most once, and returns the patch, in room if that is enough.
+func (w *window) apply(touches []touch, room []op) []op {
+	half := len(room) / 2
+	dels, puts := room[:0:half], room[half:half]
+	var few [4]*image
+	fresh := few[:0]
+	var moved map[*image]*image // the row that clients have, by what replaces it
 	for _, t := range touches {
-		old, img := w.byKey[t.key], t.img
+		old, i := w.find(t.key)
+		img := t.img
 		if img != nil && !w.knows(img.row) {
 			img = nil
 		}
@@ -142,15 +181,15 @@ func (w *window) apply(touches []touch) []op {
 		}
 		wasShown := false
 		if old != nil {
-			i, _ := w.search(old.row)
 			wasShown = w.slots[i].shown
-			w.bytes -= old.size()
+			w.bytes -= old.size
 			if wasShown {
 				w.sum -= old.checksum()
 			}
 			if img != nil && w.q.Order.Compare(old.row, img.row) == 0 && sameKey(w.q.Table, old.row, img.row) { // it stays where it is
-				w.slots[i].img, w.byKey[t.key] = img, img
-				w.bytes += img.size()
+				w.slots[i].img = img
+				w.note(img)
+				w.bytes += img.size
 				if wasShown {
 					w.sum += img.checksum()
 					if !bytes.Equal(old.object(), img.object()) {
@@ -168,12 +207,15 @@ func (w *window) apply(touches []touch) []op {
 			}
 			continue
 		}
-		i, _ := w.search(img.row)
+		i, _ = w.search(img.row)
 		w.slots = slices.Insert(w.slots, i, slot{img: img, fresh: true})
-		w.byKey[t.key] = img
-		w.bytes += img.size()
+		w.note(img)
+		w.bytes += img.size
 		fresh = append(fresh, img)
 		if wasShown {
+			if moved == nil {
+				moved = map[*image]*image{}
+			}
 			moved[img] = old
 		}
 	}
@@ -239,7 +281,7 @@ func (w *window) trim() {
 	}
 	for _, s := range w.slots[n:] {
 		delete(w.byKey, s.img.key)
-		w.bytes -= s.img.size()
+		w.bytes -= s.img.size
 	}
 	w.slots = slices.Delete(w.slots, n, len(w.slots))
 	w.complete, w.boundary, w.capped = false, w.slots[n-1].img.row, false
@@ -252,6 +294,9 @@ func steps(dels, stale, puts []op) []op {
 		dels = append(dels, stale...)
 	}
 	slices.SortFunc(puts, func(a, b op) int { return cmp.Compare(a.at, b.at) })
+	if len(dels) == 0 {
+		return puts
+	}
 	return append(dels, puts...)
 }
 

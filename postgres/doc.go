@@ -12,6 +12,8 @@
 // transaction was delivered sees it. The other way round a snapshot can see a commit that is not flushed yet (synchronous_commit=off): the fence includes it when it comes.
 // If the server dies before it flushed what a read has seen, the feed is reset.
 //
+// A snapshot is a [feed.BatchSnapshot]: what is read for many arguments goes to the server and back once.
+//
 // TRUNCATE does not keep old versions: a read whose snapshot is older than a TRUNCATE that was committed before it came to the table finds the table empty. The fence does not include
 // the TRUNCATE, and with it the rows are right again.
 //

@@ -48,8 +48,9 @@ var ErrConfig = errors.New("postgres: configuration")
 // names are not quoted anywhere by people, so only those that need no quotes are taken; slots have no others.
 var namePattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// session pins what the text of values depends on.
+// session pins what the text of values depends on. And a read for a thousand arguments costs enough, in all, for the server to compile it, which takes longer than to run it.
 var session = map[string]string{
+	"jit":                "off",
 	"application_name":   "tidewire",
 	"bytea_output":       "hex",
 	"client_encoding":    "UTF8",

@@ -2,8 +2,8 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -94,64 +94,136 @@ func (d *Database) fence(ctx context.Context) (*fence, error) {
 	return parseFence(rows[0][0])
 }
 
-// ErrAltered means that a read does not fit its table, which was altered since it was described: Table describes it again.
-var ErrAltered = errors.New("postgres: the table was altered")
-
 // Select implements [feed.Snapshot]. Arguments are strings in the server's text format, or nil, and the server reads them as the type that the statement casts them to, or compares them with.
-func (s *snapshot) Select(ctx context.Context, q feed.Select) ([]row.Row, error) {
-	args := make([][]byte, len(q.Args))
-	for i, v := range q.Args {
-		switch v := v.(type) {
-		case nil:
-		case string:
-			args[i] = []byte(v)
-		default:
-			return nil, fmt.Errorf("postgres: argument %d of a read is a %T: text in the server's format, or nil", i+1, v)
-		}
-	}
-	reader := s.conn.ExecParams(ctx, q.SQL, args, nil, nil, nil)
-	out, err := rowsOf(reader, q.Table)
-	if _, e := reader.Close(); e != nil {
-		err = e
-	}
-	switch sqlState(err) {
-	case "42703", "42P01": // no such column, no such table
-		err = fmt.Errorf("%w: %w", ErrAltered, err)
-	}
+func (s *snapshot) Select(ctx context.Context, q feed.Select) (out []row.Row, err error) {
+	args, err := encode(q.Args)
 	if err != nil {
-		return nil, fmt.Errorf("postgres: read %s: %w", q.Table.Name, err)
+		return nil, err
+	}
+	err = s.rows(ctx, q.Table, q.SQL, args, func(values [][]byte) error {
+		r, err := rowOf(values, q.Table)
+		out = append(out, r)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
 }
 
-func rowsOf(reader *pgconn.ResultReader, t *row.Table) (out []row.Row, err error) {
-	for reader.NextRow() {
-		values := reader.Values()
-		if len(values) != len(t.Columns) {
-			return nil, fmt.Errorf("%w: %d columns instead of %d", ErrAltered, len(values), len(t.Columns))
+// SelectMany implements [feed.BatchSnapshot].
+func (s *snapshot) SelectMany(ctx context.Context, b feed.Batch, f func(i int, r row.Row)) error {
+	args, err := encode(b.Shared)
+	if err != nil {
+		return err
+	}
+	for k := range b.Args[0] {
+		column := make([]any, len(b.Args))
+		for i := range b.Args {
+			column[i] = b.Args[i][k]
 		}
-		total := 0
-		for _, v := range values {
-			total += len(v)
+		texts, err := encode(column)
+		if err != nil {
+			return err
 		}
-		var text strings.Builder // one copy for the row, which its values share
-		text.Grow(total)
-		for _, v := range values {
-			text.Write(v)
+		args = append(args, textArray(texts))
+	}
+	return s.rows(ctx, b.Table, b.SQL, args, func(values [][]byte) error {
+		if len(values) == 0 {
+			return fmt.Errorf("%w: no columns", feed.ErrAltered)
 		}
-		rest := text.String()
-		r := make(row.Row, len(values))
-		for i, v := range values {
-			if v == nil {
-				continue
-			}
-			r[i], err = row.ParseText(t.Columns[i].Type, rest[:len(v)])
-			if err != nil {
-				return nil, fmt.Errorf("%w: column %s: %w", ErrAltered, t.Columns[i].Name, err)
-			}
-			rest = rest[len(v):]
+		n, err := strconv.Atoi(string(values[0]))
+		if err != nil || n < 1 || n > len(b.Args) {
+			return fmt.Errorf("a row for number %q of %d", values[0], len(b.Args))
 		}
-		out = append(out, r)
+		r, err := rowOf(values[1:], b.Table)
+		if err == nil {
+			f(n-1, r)
+		}
+		return err
+	})
+}
+
+// encode makes parameters of arguments; nil is NULL.
+func encode(args []any) ([][]byte, error) {
+	out := make([][]byte, len(args))
+	for i, v := range args {
+		switch v := v.(type) {
+		case nil:
+		case string:
+			out[i] = []byte(v) // which is not nil
+		default:
+			return nil, fmt.Errorf("postgres: argument %d of a read is a %T: text in the server's format, or nil", i+1, v)
+		}
 	}
 	return out, nil
+}
+
+// textArray makes an array of text.
+func textArray(items [][]byte) []byte {
+	out := []byte{'{'}
+	for i, item := range items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if item == nil {
+			out = append(out, "NULL"...)
+			continue
+		}
+		out = append(out, '"')
+		for _, c := range item {
+			if c == '"' || c == '\\' {
+				out = append(out, '\\')
+			}
+			out = append(out, c)
+		}
+		out = append(out, '"')
+	}
+	return append(out, '}')
+}
+
+// rows runs a statement and calls f with the values of each row, which are good until it returns.
+func (s *snapshot) rows(ctx context.Context, t *row.Table, sql string, args [][]byte, f func(values [][]byte) error) (err error) {
+	reader := s.conn.ExecParams(ctx, sql, args, nil, nil, nil)
+	for err == nil && reader.NextRow() {
+		err = f(reader.Values())
+	}
+	if _, e := reader.Close(); e != nil {
+		err = e
+	}
+	switch sqlState(err) {
+	case "42703", "42P01", "42804", "42883": // no such column, no such table, other types
+		err = fmt.Errorf("%w: %w", feed.ErrAltered, err)
+	}
+	if err != nil {
+		return fmt.Errorf("postgres: read %s: %w", t.Name, err)
+	}
+	return nil
+}
+
+func rowOf(values [][]byte, t *row.Table) (_ row.Row, err error) {
+	if len(values) != len(t.Columns) {
+		return nil, fmt.Errorf("%w: %d columns instead of %d", feed.ErrAltered, len(values), len(t.Columns))
+	}
+	total := 0
+	for _, v := range values {
+		total += len(v)
+	}
+	var text strings.Builder // one copy for the row, which its values share
+	text.Grow(total)
+	for _, v := range values {
+		text.Write(v)
+	}
+	rest := text.String()
+	r := make(row.Row, len(values))
+	for i, v := range values {
+		if v == nil {
+			continue
+		}
+		if r[i], err = row.ParseText(t.Columns[i].Type, rest[:len(v)]); err != nil {
+			return nil, fmt.Errorf("%w: column %s: %w", feed.ErrAltered, t.Columns[i].Name, err)
+		}
+		rest = rest[len(v):]
+	}
+	return r, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -275,6 +276,42 @@ func TestS26_Arguments(t *testing.T) {
 	}
 }
 
+// S28: one statement reads for many arguments, which come to the server without loss too.
+func TestS28_ManyReadsInOneStatement(t *testing.T) {
+	t.Parallel()
+	e := prepare(t, `CREATE TABLE t (id int PRIMARY KEY, s text, n numeric, a int[]); INSERT INTO t VALUES (1, 'x', 1.50, '{1,NULL}'), (2, E'"{,}\\\\ \n''é', NULL, NULL), (3, '', -1, '{}'), (4, 'NULL', 0, NULL), (5, NULL, 2, NULL)`)
+	def := e.table("t")
+	batch := feed.Batch{
+		Table:  def,
+		SQL:    `SELECT p.n, t.* FROM (SELECT u.n, u.a1::text AS a1, u.a2::int[] AS a2 FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(a1, a2, n) ORDER BY u.n) AS p CROSS JOIN LATERAL (SELECT * FROM public.t AS r WHERE r.id < $1 AND (r.s = p.a1 OR r.id = ANY (p.a2)) ORDER BY r.id DESC LIMIT 2) AS t ORDER BY p.n, t.id DESC`,
+		Shared: []any{"5"},
+		Args:   [][]any{{"x", nil}, {nil, nil}, {"\"{,}\\\\ \n'é", "{1,3,5}"}, {"NULL", "{}"}, {"", "{NULL}"}, {"'; DROP TABLE t; --", "{1,2,3,4,5}"}},
+	}
+	read := func(b feed.Batch) (got string, err error) {
+		err = e.db.Read(t.Context(), func(s feed.Snapshot) error {
+			return s.(feed.BatchSnapshot).SelectMany(t.Context(), b, func(i int, r row.Row) { got += fmt.Sprint(i, ":", r[0], " ") })
+		})
+		return got, err
+	}
+	if got, err := read(batch); err != nil || got != "0:1 2:3 2:2 3:4 4:3 5:4 5:3 " {
+		t.Errorf("SelectMany = %s, %v", got, err)
+	}
+	for what, change := range map[string]func(b *feed.Batch){
+		"invalid input syntax": func(b *feed.Batch) { b.Args = append(slices.Clone(b.Args), []any{"x", "{a}"}) },
+		"text in the server":   func(b *feed.Batch) { b.Args = append(slices.Clone(b.Args), []any{1, "{}"}) },
+		"of 6":                 func(b *feed.Batch) { b.SQL = strings.Replace(b.SQL, "p.n, t.*", "p.n + 6, t.*", 1) },
+		"2 columns instead":    func(b *feed.Batch) { b.SQL = strings.Replace(b.SQL, "t.*", "t.id, t.s", 1) },
+		"does not exist":       func(b *feed.Batch) { b.SQL = strings.ReplaceAll(b.SQL, "r.s", "r.gone") },
+	} {
+		b := batch
+		change(&b)
+		_, err := read(b)
+		if err == nil || !strings.Contains(err.Error(), what) || errors.Is(err, feed.ErrAltered) != (what == "2 columns instead" || what == "does not exist") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 func TestP17_ReadOfAnAlteredTable(t *testing.T) {
 	t.Parallel()
 	e := prepare(t, `CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)`)
@@ -284,7 +321,7 @@ func TestP17_ReadOfAnAlteredTable(t *testing.T) {
 		_, err := s.Select(t.Context(), feed.Select{Table: def, SQL: `SELECT id, a FROM public.t`})
 		return err
 	})
-	if !errors.Is(err, postgres.ErrAltered) {
+	if !errors.Is(err, feed.ErrAltered) {
 		t.Errorf("Read = %v", err)
 	}
 	e.exec(`ALTER TABLE t DROP a`)
@@ -292,7 +329,7 @@ func TestP17_ReadOfAnAlteredTable(t *testing.T) {
 		_, err := s.Select(t.Context(), feed.Select{Table: def, SQL: `SELECT id, a FROM public.t`})
 		return err
 	})
-	if !errors.Is(err, postgres.ErrAltered) {
+	if !errors.Is(err, feed.ErrAltered) {
 		t.Errorf("Read = %v", err)
 	}
 	if rows := e.read(e.table("t"), `SELECT * FROM public.t`); fmt.Sprint(rows) != "[[1]]" {

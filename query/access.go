@@ -20,8 +20,10 @@ type Access struct {
 	Columns []int
 	// Keys are tuples of canonical values ([row.Canonical] with the column's collation), NULL for IS NULL: the row's values are one of them.
 	Keys [][]row.Value
-	// Range is a range on one column, when there are no keys.
+	// Range is a range on one column that is none of Columns: the row's value is in it, too.
 	Range *Range
+	// Whole says that the condition is the predicate: a row matches if and only if it meets it. There is one Access then.
+	Whole bool
 }
 
 // Range is the values of one column between two ends, by [row.Compare] with the collation of the column; NULL is in no range.
@@ -43,13 +45,10 @@ func (a *Access) Scan() bool { return len(a.Columns) == 0 && a.Range == nil }
 
 // Holds reports whether a row meets the condition: the reference for indexes.
 func (a *Access) Holds(t *row.Table, r row.Row) bool {
-	switch {
-	case a.Range != nil:
-		return a.Range.Contains(r[a.Range.Column])
-	case a.Scan():
-		return true
+	if a.Range != nil && !a.Range.Contains(r[a.Range.Column]) {
+		return false
 	}
-	return slices.ContainsFunc(a.Keys, func(key []row.Value) bool {
+	return len(a.Columns) == 0 || slices.ContainsFunc(a.Keys, func(key []row.Value) bool {
 		for i, c := range a.Columns {
 			if row.Canonical(r[c], t.Columns[c].Type.Collation) != key[i] {
 				return false
@@ -128,6 +127,11 @@ func (q *Query) buildAccess(leaves map[*node]*bound) []Access {
 		}
 		out = append(out, a)
 	}
+	if len(out) > 1 {
+		for i := range out {
+			out[i].Whole = false
+		}
+	}
 	return out
 }
 
@@ -141,6 +145,8 @@ type choice struct {
 func (q *Query) conjunctionAccess(conj []*node, leaves map[*node]*bound) (a Access, possible bool) {
 	var choices []choice
 	ranges := map[int]*Range{}
+	within := map[int]int{} // the leaves that a range is made of
+	tests := 0
 	for _, n := range conj {
 		b := leaves[n]
 		if b.op == opConst {
@@ -149,7 +155,7 @@ func (q *Query) conjunctionAccess(conj []*node, leaves map[*node]*bound) (a Acce
 			}
 			continue
 		}
-		if !b.exact {
+		if tests++; !b.exact {
 			continue
 		}
 		if values, ok := b.keys(); ok {
@@ -166,16 +172,24 @@ func (q *Query) conjunctionAccess(conj []*node, leaves map[*node]*bound) (a Acce
 				ranges[b.col] = &Range{Column: b.col, Collation: g.Collation}
 			}
 			ranges[b.col].intersect(g)
+			if b.op >= opLt && b.op <= opGe { // others are narrower than their range
+				within[b.col]++
+			}
 		}
 	}
 	if len(choices) > 0 {
-		return q.keyAccess(choices), true
+		a = q.keyAccess(choices)
 	}
 	for _, n := range conj { // in the order of the text, so that the choice does not depend on a map
-		if g := ranges[n.col]; g != nil && (a.Range == nil || !(a.Range.Lo.Set && a.Range.Hi.Set) && g.Lo.Set && g.Hi.Set) {
+		if g := ranges[n.col]; g != nil && !slices.Contains(a.Columns, n.col) && (a.Range == nil || !(a.Range.Lo.Set && a.Range.Hi.Set) && g.Lo.Set && g.Hi.Set) {
 			a.Range = g
 		}
 	}
+	said := len(a.Columns)
+	if a.Range != nil {
+		said += within[a.Range.Column]
+	}
+	a.Whole = said == tests
 	return a, true
 }
 

@@ -289,21 +289,26 @@ func TestS12_SQL(t *testing.T) {
 
 func TestS16_Access(t *testing.T) {
 	t.Parallel()
-	// Columns of posts: 1 org, 2 title, 3 done, 4 created, 5 price.
+	// Columns of posts: 1 org, 2 title, 3 done, 4 created, 5 price. Keys, & a range, = when they are the whole predicate.
 	for _, c := range []struct{ where, want string }{
-		{"org = 1", "[1]:1"},
-		{"org = 1 AND title = 'a' AND done", "[1 2 3]:1|a|true"},
-		{"org IN (1, 2) AND NOT done", "[1 3]:1|false,2|false"},
+		{"org = 1", "[1]:1="},
+		{"org = 1 AND title = 'a' AND done", "[1 2 3]:1|a|true="},
+		{"org IN (1, 2) AND NOT done", "[1 3]:1|false,2|false="},
 		{"org = 1 OR title = 'a'", "[1]:1 [2]:a"},
-		{"org = 1 AND (title = 'a' OR price > 5)", "[1 2]:1|a [1]:1"},
-		{"title IS NULL", "[2]:NULL"},
-		{"title IS NOT DISTINCT FROM NULL AND org = 1", "[1 2]:1|NULL"},
-		{"price = 1.50", "[5]:1.5"},
-		{"price > 1 AND price <= 10", "5(1,10]"},
-		{"price > 1 AND price >= 1", "5(1,)"},
-		{"price >= 1 AND price > 1 AND price <= 9 AND price < 9", "5(1,9)"},
+		{"org = 1 AND (title = 'a' OR price > 5)", "[1 2]:1|a [1]:1&5(5,)"},
+		{"org = 1 AND price > 5 AND price < 9", "[1]:1&5(5,9)="},
+		{"org IN (1, 2) AND price > 5 AND created > 'infinity'", "[1]:1,2&5(5,)"},
+		{"org = 1 AND org > 0", "[1]:1"},
+		{"org = 1 AND title LIKE 'a%'", "[1]:1&2[a,b)"},
+		{"org = 1 AND price > 5 AND title <> 'a'", "[1]:1&5(5,)"},
+		{"title IS NULL", "[2]:NULL="},
+		{"title IS NOT DISTINCT FROM NULL AND org = 1", "[1 2]:1|NULL="},
+		{"price = 1.50", "[5]:1.5="},
+		{"price > 1 AND price <= 10", "5(1,10]="},
+		{"price > 1 AND price >= 1", "5(1,)="},
+		{"price >= 1 AND price > 1 AND price <= 9 AND price < 9", "5(1,9)="},
 		{"price BETWEEN 1 AND 10 AND created > 'infinity'", "5[1,10]"},
-		{"NOT (price < 1)", "5[1,)"},
+		{"NOT (price < 1)", "5[1,)="},
 		{"title LIKE 'ab%'", "2[ab,ac)"},
 		{`title LIKE 'a\%%'`, "2[a%,a&)"},
 		{"title LIKE '%ab'", "scan"},
@@ -311,11 +316,11 @@ func TestS16_Access(t *testing.T) {
 		{"org <> 1", "scan"},
 		{"org NOT IN (1, 2)", "scan"},
 		{"org = 1 OR org <> 2", "scan"},
-		{"", "scan"},
+		{"", "scan="},
 		{"FALSE", ""},
 		{"org = NULL", ""},
 		{"org = 1 AND NULL", ""},
-		{"org = 1 OR title = NULL", "[1]:1"},
+		{"org = 1 OR title = NULL", "[1]:1="},
 		{"org IN (NULL)", ""},
 		{"(org = 1 OR org = 2) AND (done OR price = 3)", "[1 3]:1|true [1 5]:1|3 [1 3]:2|true [1 5]:2|3"},
 		{strings.Repeat("(org = 1 OR org = 2) AND ", 6) + "done", "scan"},
@@ -337,7 +342,7 @@ func TestS16_Access(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n, want := range map[int]string{0: "", 2: "[1]:0,1", 100: "1[0,99]"} {
+	for n, want := range map[int]string{0: "", 2: "[1]:0,1=", 100: "1[0,99]"} {
 		raw, _ := json.Marshal(map[string]any{"ids": many[:n]})
 		in, err := q.Input(raw, nil)
 		if err != nil {
@@ -358,10 +363,12 @@ func TestS16_Access(t *testing.T) {
 }
 
 func accessText(a query.Access) string {
-	switch {
-	case a.Scan():
-		return "scan"
-	case a.Range != nil:
+	whole := map[bool]string{true: "="}[a.Whole]
+	if a.Scan() {
+		return "scan" + whole
+	}
+	within := ""
+	if a.Range != nil {
 		out := map[bool]string{false: "[", true: "("}[a.Range.Lo.Open]
 		if a.Range.Lo.Set {
 			out += a.Range.Lo.Value.String()
@@ -370,7 +377,11 @@ func accessText(a query.Access) string {
 		if a.Range.Hi.Set {
 			out += a.Range.Hi.Value.String()
 		}
-		return string(rune('0'+a.Range.Column)) + out + map[bool]string{false: "]", true: ")"}[a.Range.Hi.Open || !a.Range.Hi.Set]
+		within = string(rune('0'+a.Range.Column)) + out + map[bool]string{false: "]", true: ")"}[a.Range.Hi.Open || !a.Range.Hi.Set]
+		if len(a.Columns) == 0 {
+			return within + whole
+		}
+		within = "&" + within
 	}
 	out := "["
 	for i, c := range a.Columns {
@@ -383,7 +394,7 @@ func accessText(a query.Access) string {
 			out += strings.Repeat("|", min(j, 1)) + v.String()
 		}
 	}
-	return out
+	return out + within + whole
 }
 
 func TestS49_Explain(t *testing.T) {

@@ -22,7 +22,13 @@ type database interface {
 	ids(t testing.TB, s query.Statement) []int64
 }
 
-var pairsTested atomic.Int64
+// batcher is a database that reads for many inputs with one statement.
+type batcher interface {
+	// many returns the ids for each input.
+	many(t testing.TB, m []query.Many) [][]int64
+}
+
+var pairsTested, wholeTested, manyTested atomic.Int64
 
 // compare runs random predicates on both sides.
 func compare(t *testing.T, seed uint64, table *row.Table, rows []row.Row, columns []testColumn, open func() database, predicates int) {
@@ -37,12 +43,13 @@ func compare(t *testing.T, seed uint64, table *row.Table, rows []row.Row, column
 				comparePredicate(t, &g, table, rows, db)
 				if i%4 == 0 {
 					compareOrder(t, &g, table, rows, db)
+					compareMany(t, &g, table, db)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d pairs of predicate and row so far", pairsTested.Load())
+	t.Logf("%d pairs of predicate and row, of which the index alone decides %d, and %d reads together so far", pairsTested.Load(), wholeTested.Load(), manyTested.Load())
 }
 
 func comparePredicate(t *testing.T, g *generator, table *row.Table, rows []row.Row, db database) {
@@ -84,18 +91,35 @@ func comparePredicate(t *testing.T, g *generator, table *row.Table, rows []row.R
 				t.Errorf("where %s\ninput %s\nsql %s %q\nrow %v\nMatch = %v, the database says %c", where, input, s.SQL, s.Args, r, got, want[i])
 				return
 			}
-			if n == 0 && got == query.True && !slices.ContainsFunc(b.Access(), func(a query.Access) bool { return a.Holds(table, r) }) {
-				t.Errorf("where %s\ninput %s\nrow %v\nmatches and meets no access of %+v", where, input, r, b.Access())
-				return
+			if n == 0 {
+				if err := checkAccess(b, r); err != nil {
+					t.Errorf("where %s\ninput %s\nrow %v: %v", where, input, r, err)
+					return
+				}
 			}
 		}
 		pairsTested.Add(int64(len(rows)))
 	}
 }
 
-func compareOrder(t *testing.T, g *generator, table *row.Table, rows []row.Row, db database) {
-	where := g.where()
-	input, _ := json.Marshal(g.params)
+// checkAccess compares the index keys of a predicate with what it says of a row.
+func checkAccess(b *query.Bound, r row.Row) error {
+	meets := slices.ContainsFunc(b.Access(), func(a query.Access) bool { return a.Holds(b.Query.Table, r) })
+	whole := len(b.Access()) == 1 && b.Access()[0].Whole
+	switch match := b.Match(r); {
+	case match == query.True && !meets:
+		return fmt.Errorf("matches and meets no access of %+v", b.Access())
+	case match != query.True && meets && whole:
+		return fmt.Errorf("meets what is the whole predicate and does not match: %+v", b.Access())
+	}
+	if whole {
+		wholeTested.Add(1)
+	}
+	return nil
+}
+
+// order is some columns that can be ordered by.
+func (g *generator) order() string {
 	var keys []string
 	for range g.rng.IntN(4) {
 		c := pick(g.rng, g.columns)
@@ -108,7 +132,54 @@ func compareOrder(t *testing.T, g *generator, table *row.Table, rows []row.Row, 
 		}
 		keys = append(keys, key+pick(g.rng, []string{"", "ASC", "DESC"})+pick(g.rng, []string{"", " NULLS FIRST", " NULLS LAST"}))
 	}
-	def := query.Definition{Name: "q", Where: where, Order: strings.Join(keys, ", "), Limit: pick(g.rng, []int{0, 1, 10, 50})}
+	return strings.Join(keys, ", ")
+}
+
+// compareMany holds reads for several inputs against one after another.
+func compareMany(t *testing.T, g *generator, table *row.Table, db database) {
+	together, ok := db.(batcher)
+	def := query.Definition{Name: "q", Where: g.where(), Order: g.order()}
+	q, err := query.Compile(def, table)
+	if err != nil {
+		t.Errorf("Compile(%+v): %v", def, err)
+		return
+	}
+	limit := pick(g.rng, []int{1, 7, 1000})
+	groups, singles := map[string][]query.Many{}, map[string][]query.Statement{}
+	for range 12 {
+		in, err := q.Input(g.input(), nil)
+		if err != nil {
+			t.Errorf("Input: %v", err)
+			return
+		}
+		b, err := q.Bind(in)
+		if err != nil {
+			t.Errorf("Bind: %v", err)
+			return
+		}
+		if m, can := b.Many(limit); can && !ok {
+			t.Errorf("%+v can be read together", def)
+		} else if can {
+			groups[m.SQL] = append(groups[m.SQL], m)
+			singles[m.SQL] = append(singles[m.SQL], b.SQL(query.Read{Limit: limit}))
+		}
+	}
+	for sql, m := range groups {
+		got := together.many(t, m)
+		for i, s := range singles[sql] {
+			if want := db.ids(t, s); i >= len(got) || !slices.Equal(got[i], want) {
+				t.Errorf("%+v\nsql %s\nshared %q, each %q\ntogether %v\nalone    %v", def, sql, m[i].Shared, m[i].Args, got, want)
+				return
+			}
+			manyTested.Add(1)
+		}
+	}
+}
+
+func compareOrder(t *testing.T, g *generator, table *row.Table, rows []row.Row, db database) {
+	where := g.where()
+	input, _ := json.Marshal(g.params)
+	def := query.Definition{Name: "q", Where: where, Order: g.order(), Limit: pick(g.rng, []int{0, 1, 10, 50})}
 	q, err := query.Compile(def, table)
 	if err != nil || q.Class == query.Rerun {
 		t.Errorf("Compile(%+v): %v", def, err)

@@ -56,8 +56,8 @@
 // # Index keys
 //
 // The predicate is expanded to at most 32 conjunctions. Each gives one [Access]: a tuple of up to three columns with at most 64 combinations of values (=, IN, IS NULL, boolean
-// columns), else a range on one column (comparisons, longer lists, the prefix of a LIKE), else nothing, which means a scan. A row that matches meets
-// at least one of them.
+// columns) and a range on one more column (comparisons, longer lists, the prefix of a LIKE), either of them alone, or nothing, which means a scan. A row that matches meets
+// at least one of them. Where that one says everything that the predicate says ([Access.Whole]), a row that meets it matches, and Match need not be asked.
 //
 // # Bounds
 //

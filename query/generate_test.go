@@ -3,6 +3,7 @@ package query_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -29,14 +30,20 @@ type generator struct {
 	columns []testColumn
 	sqlite  bool
 	params  map[string]json.RawMessage
-	noParam bool // literals only
-	rerun   bool // also tests that the database alone can decide
+	makers  map[string]func() string // of other values of the parameters
+	noParam bool                     // literals only
+	rerun   bool                     // also tests that the database alone can decide
 }
 
 func (g *generator) where() string {
-	g.params = map[string]json.RawMessage{}
+	g.fresh()
 	g.noParam = g.rng.IntN(2) == 0
 	return g.expr(3)
+}
+
+// fresh begins without parameters.
+func (g *generator) fresh() {
+	g.params, g.makers = map[string]json.RawMessage{}, map[string]func() string{}
 }
 
 func (g *generator) expr(depth int) string {
@@ -65,16 +72,28 @@ func (g *generator) value(c testColumn) string {
 		}
 		return pick(g.rng, c.literals)
 	}
-	return g.param(pick(g.rng, c.params))
+	return g.param(func() string { return pick(g.rng, c.params) })
 }
 
-func (g *generator) param(value string) string {
-	if g.rng.IntN(20) == 0 {
-		value = "null"
-	}
+func (g *generator) param(value func() string) string {
 	name := fmt.Sprint("p", len(g.params))
-	g.params[name] = json.RawMessage(value)
+	g.makers[name] = func() string {
+		if g.rng.IntN(20) == 0 {
+			return "null"
+		}
+		return value()
+	}
+	g.params[name] = json.RawMessage(g.makers[name]())
 	return "$" + name
+}
+
+// input gives the parameters other values.
+func (g *generator) input() json.RawMessage {
+	for _, name := range slices.Sorted(maps.Keys(g.makers)) {
+		g.params[name] = json.RawMessage(g.makers[name]())
+	}
+	raw, _ := json.Marshal(g.params)
+	return raw
 }
 
 var likeAtoms = []string{"a", "A", "b", "B", "%", "%", "_", "é", "ab", `\%`, `\_`, "!%", "!", " ", "\n", "c", "0", "."}
@@ -115,10 +134,13 @@ func (g *generator) leaf() string {
 	case n < 3:
 		items := make([]string, 1+g.rng.IntN(4))
 		if !g.noParam && len(c.params) > 0 && g.rng.IntN(2) == 0 {
-			for i := range items {
-				items[i] = pick(g.rng, append(slices.Clip(c.params), "null"))
-			}
-			return c.name + " " + not + "IN " + g.list(items[:g.rng.IntN(len(items)+1)])
+			return c.name + " " + not + "IN " + g.param(func() string {
+				list := make([]string, g.rng.IntN(5))
+				for i := range list {
+					list[i] = pick(g.rng, append(slices.Clip(c.params), "null"))
+				}
+				return "[" + strings.Join(list, ",") + "]"
+			})
 		}
 		for i := range items {
 			items[i] = g.value(c)
@@ -140,12 +162,6 @@ func (g *generator) leaf() string {
 	return c.name + " " + pick(g.rng, []string{"=", "=", "<>", "!=", "<", "<=", ">", ">="}) + " " + g.other(c)
 }
 
-func (g *generator) list(items []string) string {
-	name := fmt.Sprint("p", len(g.params))
-	g.params[name] = json.RawMessage("[" + strings.Join(items, ",") + "]")
-	return "$" + name
-}
-
 // other is a value or another column of the group.
 func (g *generator) other(c testColumn) string {
 	if c.group != "" && g.rng.IntN(5) == 0 {
@@ -157,7 +173,6 @@ func (g *generator) other(c testColumn) string {
 }
 
 func (g *generator) like(c testColumn, not string) string {
-	pattern := g.pattern()
 	op, escape := "LIKE", ""
 	if !g.sqlite && c.typ.Collation == row.C && g.rng.IntN(2) == 0 {
 		op = "ILIKE"
@@ -176,15 +191,21 @@ func (g *generator) like(c testColumn, not string) string {
 	if end == "" && !g.sqlite {
 		end = `\`
 	}
-	if end != "" && strings.HasSuffix(pattern, end) {
-		pattern += "x"
+	pattern := func() string {
+		p := g.pattern()
+		if end != "" && strings.HasSuffix(p, end) {
+			p += "x"
+		}
+		return p
 	}
 	out := c.name + " " + not + op + " "
 	if g.noParam || g.rng.IntN(2) == 0 {
-		out += "'" + pattern + "'"
+		out += "'" + pattern() + "'"
 	} else {
-		raw, _ := json.Marshal(pattern)
-		out += g.param(string(raw))
+		out += g.param(func() string {
+			raw, _ := json.Marshal(pattern())
+			return string(raw)
+		})
 	}
 	switch escape {
 	case "":

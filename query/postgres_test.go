@@ -2,6 +2,7 @@ package query_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tidewire/tidewire/internal/testenv"
 	"github.com/tidewire/tidewire/query"
@@ -146,6 +148,37 @@ func (d pgDatabase) ids(t testing.TB, s query.Statement) []int64 {
 	return ids
 }
 
+func (d pgDatabase) many(t testing.TB, m []query.Many) [][]int64 {
+	args := slices.Clone(m[0].Shared)
+	for k := range m[0].Args {
+		column := make([]*string, len(m))
+		for i := range m {
+			if v, ok := m[i].Args[k].(string); ok {
+				column[i] = &v
+			}
+		}
+		args = append(args, column)
+	}
+	out := make([][]int64, len(m))
+	rows, err := d.conn.Query(context.Background(), "SELECT input, id FROM ("+m[0].SQL+") AS q (input, id)", args...)
+	if err != nil {
+		t.Errorf("%s: %v", m[0].SQL, err)
+		return nil
+	}
+	var n, id, last int64
+	if _, err := pgx.ForEachRow(rows, []any{&n, &id}, func() error {
+		if n < last {
+			return fmt.Errorf("a row for %d after one for %d", n, last)
+		}
+		last = n
+		out[n-1] = append(out[n-1], id)
+		return nil
+	}); err != nil {
+		t.Errorf("%s %q: %v", m[0].SQL, args, err)
+	}
+	return out
+}
+
 // pgRows reads a table in text format.
 func pgRows(t testing.TB, conn *pgx.Conn, tab *row.Table) []row.Row {
 	var out []row.Row
@@ -203,4 +236,45 @@ func TestS15_MatchesAsPostgreSQLDoes(t *testing.T) {
 	}
 	rows := pgRows(t, conn, tab)
 	compare(t, rng.Uint64(), tab, rows, columns, func() database { return pgDatabase{connect()} }, quickly(1600))
+}
+
+// TestP17_NoNameOfABatchIsTakenForAColumn has a description with columns that the table has no more, called as what a statement for many inputs has inside.
+func TestP17_NoNameOfABatchIsTakenForAColumn(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, err := conn.Exec(t.Context(), `CREATE TABLE t (id bigint PRIMARY KEY)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []string{"n", "a1", "p", "u", "r"} {
+		tab := &row.Table{Name: row.Name{Schema: "public", Table: "t"}, Key: []int{0}, Columns: []row.Column{{Name: "id", Type: pgType(20, 0), NotNull: true}, {Name: gone, Type: pgType(25, row.C)}}}
+		q, err := query.Compile(query.Definition{Name: "q", Where: "id = $id"}, tab)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := q.Input([]byte(`{"id":1}`), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := q.Bind(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, ok := b.Many(10)
+		if !ok {
+			t.Fatal("it is not read together")
+		}
+		rows, err := conn.Query(t.Context(), m.SQL, []string{"1"})
+		if err == nil {
+			rows.Close()
+			err = rows.Err()
+		}
+		var refused *pgconn.PgError
+		if !errors.As(err, &refused) || refused.Code != "42703" {
+			t.Errorf("column %s is gone: %v", gone, err)
+		}
+	}
 }

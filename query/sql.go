@@ -1,6 +1,7 @@
 package query
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,8 +26,61 @@ type Read struct {
 // SQL returns the statement that reads rows of the query: every column of the table in the table's order, in the order of the query. For one query
 // the text depends on Read and, for SQLite, on the length of lists only.
 func (b *Bound) SQL(r Read) Statement {
-	q := b.Query
 	w := newWriter(b)
+	w.read(r)
+	return Statement{w.String(), w.args}
+}
+
+// Many is a statement that does the same read for many inputs.
+type Many struct {
+	// SQL selects the number of the input, from 1 on, and then what [Bound.SQL] selects, in the order of the numbers and, for each, of the query. Its first parameters are Shared; then comes for each of Args
+	// an array of texts, whose n-th element is the argument of input number n.
+	SQL    string
+	Shared []any
+	Args   []any
+}
+
+// Many returns the statement that reads the first rows of the query for this input and others: those of the same query whose Many has the same text, and thus the same Shared. The tests that look at parameters alone
+// are decided here and not left to the database, as it must know them to choose an index. It is false where one statement for each is as good or better: for SQLite, without parameters, and where a LIKE with
+// a pattern from the input is all that an index could serve, which takes a pattern that is known when the statement is planned.
+func (b *Bound) Many(limit int) (m Many, ok bool) {
+	q := b.Query
+	if q.Table.Engine != row.PostgreSQL {
+		return m, false
+	}
+	w := newWriter(b)
+	w.many, w.row = true, "r."
+	w.read(Read{Limit: limit})
+	if len(w.each) == 0 || slices.Contains(w.casts, "") || w.pattern && slices.ContainsFunc(b.access, func(a Access) bool { return len(a.Columns) == 0 }) {
+		return m, false
+	}
+	read := w.String()
+	w.Reset()
+	// The casts stand apart from the reads, so that each is done once, and the sorting makes the database leave them there.
+	w.text("SELECT p.n, t.* FROM (SELECT u.n")
+	for i, cast := range w.casts {
+		a := strconv.Itoa(i + 1)
+		w.text(", u.a", a, "::", cast, " AS a", a)
+	}
+	w.text(" FROM unnest(")
+	for i := range w.each {
+		if i > 0 {
+			w.text(", ")
+		}
+		w.text("$", strconv.Itoa(len(w.args)+i+1), "::text[]")
+	}
+	w.text(") WITH ORDINALITY AS u(")
+	for i := range w.each {
+		w.text("a", strconv.Itoa(i+1), ", ")
+	}
+	w.text("n) ORDER BY u.n) AS p CROSS JOIN LATERAL (", read, ") AS t ORDER BY p.n, ")
+	w.row = "t."
+	w.order()
+	return Many{w.String(), w.args, w.each}, true
+}
+
+func (w *writer) read(r Read) {
+	q := w.q
 	w.text("SELECT ")
 	for i := range q.Table.Columns {
 		if i > 0 {
@@ -34,14 +88,28 @@ func (b *Bound) SQL(r Read) Statement {
 		}
 		w.column(i)
 	}
-	w.text(" FROM ", quote(q.Table.Schema), ".", quote(q.Table.Identity().Table), " WHERE ")
+	w.text(" FROM ", quote(q.Table.Schema), ".", quote(q.Table.Identity().Table))
+	if w.many { // so that no name of the table's hides one of the inputs', or is taken for one when it is gone
+		w.text(" AS r")
+	}
+	w.text(" WHERE ")
 	w.node(q.where)
 	if r.After != nil {
 		w.text(" AND ")
 		w.after(r.After)
 	}
 	w.text(" ORDER BY ")
-	for i, k := range q.order {
+	w.order()
+	if r.Limit == 0 {
+		r.Limit = q.Definition.Limit
+	}
+	if r.Limit > 0 {
+		w.text(" LIMIT ", strconv.Itoa(r.Limit))
+	}
+}
+
+func (w *writer) order() {
+	for i, k := range w.q.order {
 		if i > 0 {
 			w.text(", ")
 		}
@@ -55,13 +123,6 @@ func (b *Bound) SQL(r Read) Statement {
 			w.text(" NULLS LAST")
 		}
 	}
-	if r.Limit == 0 {
-		r.Limit = q.Definition.Limit
-	}
-	if r.Limit > 0 {
-		w.text(" LIMIT ", strconv.Itoa(r.Limit))
-	}
-	return Statement{w.String(), w.args}
 }
 
 // writer builds a statement.
@@ -69,7 +130,14 @@ type writer struct {
 	strings.Builder
 	q    *Query
 	in   values
+	row  string // what stands before a column
 	args []any
+
+	// Of [Bound.Many].
+	many    bool
+	each    []any    // the arguments that inputs differ in, p.a1 and so on
+	casts   []string // of these
+	pattern bool     // one of these is a pattern
 }
 
 func newWriter(b *Bound) *writer {
@@ -85,7 +153,7 @@ func (w *writer) text(parts ...string) {
 	}
 }
 
-func (w *writer) column(i int) { w.text(quote(w.q.Table.Columns[i].Name)) }
+func (w *writer) column(i int) { w.text(w.row, quote(w.q.Table.Columns[i].Name)) }
 
 // key writes the column of an order with its collation.
 func (w *writer) key(k row.OrderKey) {
@@ -99,8 +167,14 @@ func (w *writer) key(k row.OrderKey) {
 	}
 }
 
+// arg writes the value of an argument.
+func (w *writer) arg(a arg) {
+	v, _ := w.in.resolve(a) // Bind has seen that it resolves
+	w.value(v, a.typ, a.param != "")
+}
+
 // value writes a parameter of the statement, cast to what stands beside a column of the type.
-func (w *writer) value(v row.Value, t row.Type) {
+func (w *writer) value(v row.Value, t row.Type, input bool) {
 	if w.q.Table.Engine == row.SQLite {
 		w.args = append(w.args, sqliteArg(v))
 		w.text("?", strconv.Itoa(len(w.args)))
@@ -113,10 +187,15 @@ func (w *writer) value(v row.Value, t row.Type) {
 	if t.Kind == row.Int && v.Kind() == row.Numeric {
 		t = row.Type{Kind: row.Numeric}
 	}
-	w.cast(a, castName(t))
+	w.cast(a, castName(t), input)
 }
 
-func (w *writer) cast(a any, name string) {
+func (w *writer) cast(a any, name string, input bool) {
+	if w.many && input {
+		w.each, w.casts = append(w.each, a), append(w.casts, name)
+		w.text("p.a", strconv.Itoa(len(w.each)))
+		return
+	}
 	w.args = append(w.args, a)
 	w.text("$", strconv.Itoa(len(w.args)))
 	if name != "" {
@@ -201,19 +280,27 @@ func (w *writer) leaf(n *node) {
 	}
 	switch n.op {
 	case opConst:
-		w.text(map[bool]string{true: "NULL", false: strings.ToUpper(n.arg.value.String())}[n.arg.value.IsNull()])
+		w.truth(n.arg.value)
 	case opParam, opNotParam:
 		if n.op == opNotParam {
 			w.text("NOT ")
 		}
 		v, _ := w.in.resolve(n.arg)
-		w.value(v, row.Type{Kind: row.Bool})
+		if w.many {
+			w.truth(v)
+			return
+		}
+		w.value(v, row.Type{Kind: row.Bool}, true)
 	case opParamNull, opParamGiven:
 		var v row.Value
 		if raw := string(w.in[n.arg.param]); raw != "null" {
 			v = row.TextValue(raw)
 		}
-		w.value(v, row.Type{Kind: row.Text})
+		if w.many {
+			w.truth(row.BoolValue(v.IsNull() == (n.op == opParamNull)))
+			return
+		}
+		w.value(v, row.Type{Kind: row.Text}, true)
 		w.text(map[op]string{opParamNull: " IS NULL", opParamGiven: " IS NOT NULL"}[n.op])
 	case opTrue, opFalse:
 	case opIsNull:
@@ -232,18 +319,19 @@ func (w *writer) leaf(n *node) {
 			w.column(n.col2)
 			return
 		}
-		v, _ := w.in.resolve(n.arg) // Bind has seen that it resolves
-		w.value(v, n.arg.typ)
+		w.arg(n.arg)
 	}
+}
+
+// truth writes a boolean, or NULL.
+func (w *writer) truth(v row.Value) {
+	w.text(map[bool]string{true: "NULL", false: strings.ToUpper(v.String())}[v.IsNull()])
 }
 
 func (w *writer) inList(n *node) {
 	not := n.op == opNotIn
-	values, given := make([]row.Value, 0, len(n.list)), true
-	for _, a := range n.list {
-		v, _ := w.in.resolve(a)
-		values = append(values, v)
-	}
+	var values []row.Value
+	given := true
 	if n.byList {
 		values, given, _ = w.in.list(n.arg)
 		if w.q.Table.Engine == row.PostgreSQL {
@@ -252,7 +340,7 @@ func (w *writer) inList(n *node) {
 			if given {
 				a = arrayText(values)
 			}
-			w.cast(a, castName(n.arg.typ)+"[]")
+			w.cast(a, castName(n.arg.typ)+"[]", true)
 			w.text(")")
 			return
 		}
@@ -265,11 +353,13 @@ func (w *writer) inList(n *node) {
 		if i > 0 {
 			w.text(", ")
 		}
-		typ := n.arg.typ
-		if !n.byList {
-			typ = n.list[i].typ
+		w.value(v, n.arg.typ, true)
+	}
+	for i, a := range n.list {
+		if i > 0 {
+			w.text(", ")
 		}
-		w.value(v, typ)
+		w.arg(a)
 	}
 	w.text(")")
 }
@@ -301,8 +391,8 @@ func (w *writer) like(n *node) {
 	} else {
 		w.text(" LIKE ")
 	}
-	v, _ := w.in.resolve(n.arg)
-	w.value(v, n.arg.typ)
+	w.pattern = w.pattern || n.arg.param != ""
+	w.arg(n.arg)
 	if n.sqlite && n.escape == "" || !n.sqlite && n.escape == `\` {
 		return
 	}
@@ -315,7 +405,7 @@ func (w *writer) after(r row.Row) {
 	if k := w.q.order[0]; !r[k.Column].IsNull() && !w.nullsAfter(k) {
 		w.key(k)
 		w.text(map[bool]string{false: " >= ", true: " <= "}[k.Desc])
-		w.value(r[k.Column], w.q.Table.Columns[k.Column].Type)
+		w.value(r[k.Column], w.q.Table.Columns[k.Column].Type, false)
 		w.text(" AND ")
 	}
 	w.text("(")
@@ -330,7 +420,7 @@ func (w *writer) after(r row.Row) {
 				w.text(" IS NULL")
 			} else {
 				w.text(" = ")
-				w.value(v, w.q.Table.Columns[k.Column].Type)
+				w.value(v, w.q.Table.Columns[k.Column].Type, false)
 			}
 			w.text(" AND ")
 		}
@@ -362,7 +452,7 @@ func (w *writer) beyond(k row.OrderKey, r row.Row) {
 	}
 	w.key(k)
 	w.text(map[bool]string{false: " > ", true: " < "}[k.Desc])
-	w.value(v, w.q.Table.Columns[k.Column].Type)
+	w.value(v, w.q.Table.Columns[k.Column].Type, false)
 	if w.nullsAfter(k) {
 		w.text(" OR ")
 		w.column(k.Column)

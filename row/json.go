@@ -370,6 +370,9 @@ func NewProjection(t *Table, columns []int) *Projection {
 
 // AppendJSON appends the row as an object, keys in the order of RFC 8785.
 func (p *Projection) AppendJSON(dst []byte, r Row) []byte {
+	if dst == nil {
+		dst = make([]byte, 0, p.size(r))
+	}
 	sep := byte('{')
 	for i := range p.fields {
 		f := &p.fields[i]
@@ -381,6 +384,19 @@ func (p *Projection) AppendJSON(dst []byte, r Row) []byte {
 		dst = append(dst, '{')
 	}
 	return append(dst, '}')
+}
+
+// size is about that of a row: right for texts without escapes and numbers of usual length.
+func (p *Projection) size(r Row) int {
+	n := 2
+	for i := range p.fields {
+		f := &p.fields[i]
+		n += len(f.name) + 7 + len(r[f.column].s)
+		if k := r[f.column].kind; k >= UUID && k <= TimestampTZ {
+			n += 20
+		}
+	}
+	return n
 }
 
 // Checksum returns the checksum of a row that AppendJSON of this projection has written.

@@ -57,7 +57,8 @@ type DatabaseOptions struct {
 // # Transactions
 //
 // SQLite does not say which transaction an entry of the log belongs to. A transaction of [Database.Write] comes as one. Those of other programs that were
-// committed between two looks at the log come together as one, in their order; one is never divided, and none straddles the state that a [Database.Read] saw.
+// committed between two looks at the log come together as one, in their order; one is never divided, and none straddles the state that a [Database.Read] saw. Two processes
+// may join them differently.
 //
 // # Schema changes
 //
@@ -86,6 +87,9 @@ type Database struct {
 
 	// verified is a version of the schema in which all triggers were found as they must be.
 	verified atomic.Int64
+
+	// The feed's looks at the file: the number of the last that began, and of the last after which all was delivered.
+	looks, looked atomic.Int64
 
 	// committing is held over a commit and the note of its end, so that the follower never sees one without the other.
 	committing sync.Mutex

@@ -138,6 +138,7 @@ func (f *follower) wait(ctx context.Context) error {
 
 // once delivers everything that is committed.
 func (f *follower) once(ctx context.Context) error {
+	look := f.d.looks.Add(1)
 	seen, err := f.watch.look() // before the rest, so that what comes now is seen the next time
 	if err != nil {
 		return err
@@ -159,6 +160,7 @@ func (f *follower) once(ctx context.Context) error {
 		}
 	}
 	f.watch.seen = seen
+	f.d.looked.Store(look)
 	if f.due() {
 		if err := f.maintain(ctx); err != nil {
 			return err
@@ -207,6 +209,22 @@ func (f *follower) read(ctx context.Context) (events []event, more bool, err err
 }
 
 var errNullKey = errors.New("a row has NULL in its primary key")
+
+// Probe has the feed look at the file, and returns when everything that was committed before is delivered: then it works from end to end. It writes nothing.
+func (d *Database) Probe(ctx context.Context) error {
+	look := d.looks.Load() + 1
+	d.notify()
+	for wait := time.Millisecond; d.looked.Load() < look; wait = min(2*wait, 50*time.Millisecond) {
+		select {
+		case <-time.After(wait):
+		case <-d.closing:
+			return ErrClosed
+		case <-ctx.Done():
+			return fmt.Errorf("sqlite: probe: the feed does not answer: %w", ctx.Err())
+		}
+	}
+	return nil
+}
 
 // drop ends the following of a table that cannot be followed any more.
 func (d *Database) drop(ctx context.Context, def int64) error {

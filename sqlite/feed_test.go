@@ -676,3 +676,64 @@ func TestS14_Selects(t *testing.T) {
 		t.Error("a snapshot that is over")
 	}
 }
+
+// TestS51_Probe: a probe comes back when what was committed before is delivered, and not at all while the feed stands still.
+func TestS51_Probe(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	db := openDatabase(t, path, sqlite.DatabaseOptions{Poll: time.Hour})
+	write(t, db, `CREATE TABLE t (id INTEGER PRIMARY KEY, n)`)
+	tableOf(t, db, "t")
+	other := openOther(t, path)
+	refuse := func(what string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := db.Probe(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: Probe = %v", what, err)
+		}
+	}
+	refuse("before Run")
+	r := feedtest.NewRecorder()
+	held, release := make(chan struct{}), make(chan struct{})
+	r.OnCommit = func(tx *feed.Tx) {
+		if tx.Changes[0].New[0].Int() == 20 {
+			close(held)
+			<-release
+		}
+	}
+	stop := r.Start(t, db)
+	delivered := func() (n int) {
+		r.Until(t, "anything", func(_ []string, txs []*feed.Tx) bool {
+			for _, tx := range txs {
+				n += len(tx.Changes)
+			}
+			return true
+		})
+		return n
+	}
+	for i := range 20 {
+		other.must(t, fmt.Sprintf(`INSERT INTO t VALUES (%d, 0)`, i)) // which nobody is told of
+		if err := db.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := delivered(); n != i+1 {
+			t.Fatalf("%d changes are delivered, want %d", n, i+1)
+		}
+	}
+	write(t, db, `INSERT INTO t VALUES (20, 0)`)
+	<-held
+	refuse("while the sink holds the feed up")
+	close(release)
+	if err := db.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	refuse("after Run")
+	closeDatabase(t, db)
+	if err := db.Probe(t.Context()); !errors.Is(err, sqlite.ErrClosed) {
+		t.Errorf("after Close: Probe = %v", err)
+	}
+}

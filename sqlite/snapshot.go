@@ -244,7 +244,7 @@ func (s *snapshot) query(q feed.Select) ([]row.Row, error) {
 		return nil, err
 	}
 	if n := stmt.ColumnCount(); n != len(q.Table.Columns) {
-		return nil, fmt.Errorf("%d columns, the table has %d", n, len(q.Table.Columns))
+		return nil, fmt.Errorf("%w: %d columns instead of %d", feed.ErrAltered, n, len(q.Table.Columns))
 	}
 	if err := stmt.bind(q.Args); err != nil {
 		return nil, err

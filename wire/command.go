@@ -45,6 +45,8 @@ type Since struct {
 	Offset uint64 `json:"offset"`
 	Epoch  string `json:"epoch"`
 	Last   int    `json:"last"`
+	// Sum is the checksum of the rows that a client has of a live query.
+	Sum string `json:"sum"`
 }
 
 // PresenceWish says what a subscriber wants of a channel's roster.

@@ -16,6 +16,7 @@ const (
 	TypeMessage         = "message"
 	TypeSnapshot        = "snapshot" // of a live query, written by package live
 	TypePatch           = "patch"
+	TypeSettled         = "settled"
 	TypeSkipped         = "skipped"
 	TypeRefused         = "refused"
 	TypeReconnect       = "reconnect"
@@ -209,6 +210,13 @@ func Skipped(channel string, count uint64) []byte {
 	b = append(b, channel...)
 	b = append(b, `","count":`...)
 	b = strconv.AppendUint(b, count, 10)
+	return append(b, '}')
+}
+
+// Settled tells a connection that it has all frames of its live queries that a commit made.
+func Settled(commit uint64) []byte {
+	b := append(make([]byte, 0, 64), `{"type":"settled","commit":`...)
+	b = strconv.AppendUint(b, commit, 10)
 	return append(b, '}')
 }
 

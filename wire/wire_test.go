@@ -149,6 +149,8 @@ func serverVectors() []vector {
 		say("subscribed to a live query", wire.Reply{Type: wire.TypeSubscribed, SID: "1", QID: "8f3a0c5d11e2b794", Recovered: new(true)}.At(12, "k2x.1").Encode()),
 		say("snapshot of a live query", []byte(`{"type":"snapshot","qid":"8f3a0c5d11e2b794","version":12,"epoch":"k2x.1","key":["id"],"rows":[{"id":1,"title":"a"}],"sum":"00c1d2e3f4a5b697"}`)),
 		say("patch of a live query", []byte(`{"type":"patch","qid":"8f3a0c5d11e2b794","version":13,"ops":[{"del":1},{"put":{"id":9,"title":"b"},"at":0}],"sum":"5d0e1f2a3b4c5d6e"}`)),
+		say("patch of a commit that changed several live queries", []byte(`{"type":"patch","qid":"8f3a0c5d11e2b794","version":14,"ops":[{"del":9}],"sum":"0000000000000000","commit":7}`)),
+		say("settled", wire.Settled(7)),
 		say("published at a position", wire.Reply{Type: wire.TypePublished, ID: "p1", Channel: "room.1"}.At(42, "kQ3").Encode()),
 		say("message at an offset", wire.Publication{ID: "m-4", Data: json.RawMessage(`{"text":"hi"}`), From: &wire.From{Session: "s-9"}}.Record(false).Message("room.1", 42)),
 		say("unsubscribed", wire.Reply{Type: wire.TypeUnsubscribed, SID: "1", Channel: "room.1"}.Encode()),

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -73,6 +74,9 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 			return err
 		}
 		defer closeDB()
+		if db != nil && p.getenv("GOGC") == "" && p.getenv("GOMEMLIMIT") == "" { // live queries are many small objects, which each collection marks again
+			debug.SetGCPercent(200)
+		}
 	}
 	s, err := newServer(ctx, cfg, c.Dev, kept, db, logger)
 	if err != nil {

@@ -43,7 +43,7 @@ export interface QueryFrame {
   readonly sid: string
   readonly query: string
   readonly input?: unknown
-  readonly since?: Position | undefined
+  readonly since?: (Position & { readonly sum?: string }) | undefined
 }
 
 /** What the server takes, announced by `welcome`. */
@@ -177,6 +177,8 @@ export interface SnapshotFrame {
   readonly key: readonly string[]
   readonly rows: readonly WireRow[]
   readonly sum: string
+  /** Of a commit that changed several live queries: see {@link SettledFrame}. */
+  readonly commit?: number
 }
 
 /** What one commit changed in a live query. */
@@ -186,6 +188,13 @@ export interface PatchFrame {
   readonly version: number
   readonly ops: readonly WireOp[]
   readonly sum: string
+  readonly commit?: number
+}
+
+/** All frames of live queries that a commit made have been sent. */
+export interface SettledFrame {
+  readonly type: 'settled'
+  readonly commit: number
 }
 
 export type WireRow = Readonly<Record<string, unknown>>
@@ -194,6 +203,7 @@ export type WireOp = { readonly del: unknown } | { readonly put: WireRow; readon
 export type ServerFrame =
   | SnapshotFrame
   | PatchFrame
+  | SettledFrame
   | Welcome
   | MessageFrame
   | PresenceFrame

@@ -23,6 +23,7 @@ const required: { readonly [T in ServerFrame['type']]: Readonly<Record<string, s
   subscribed: { sid: 'string' },
   snapshot: { qid: 'string', version: 'number', epoch: 'string', key: 'object', rows: 'object', sum: 'string' },
   patch: { qid: 'string', version: 'number', ops: 'object', sum: 'string' },
+  settled: { commit: 'number' },
   published: { id: 'string' },
   skipped: { channel: 'string', count: 'number' },
   reconnect: { afterMs: 'number' },

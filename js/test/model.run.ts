@@ -8,6 +8,8 @@ export interface Subject {
   /** Returns what ends it. */
   subscribe(topic: string, on: Heard): () => void
   publish(topic: string, data: unknown): Promise<void>
+  /** Whether it takes part. */
+  running(): boolean
   snapshot(): ClusterSnapshot
 }
 
@@ -185,6 +187,7 @@ class Model {
         break
       case 'unhang':
         slot?.tab.unhang()
+        if (slot) slot.began = clock.now
         break
       case 'hidden':
         slot?.tab.setVisible(false, Number(args[1] ?? 0))
@@ -362,6 +365,8 @@ class Model {
     const { server } = this.#cluster
     const living = this.#living
     const views = new Map(living.map((slot) => [slot, slot.subject.snapshot()]))
+    const idle = living.find(({ subject }) => !subject.running())
+    if (idle) return `${idle.tab.name} does not take part`
     const ids = [...views.values()].map(({ tabId }) => tabId).filter(Boolean)
     if (new Set(ids).size < ids.length) return `two tabs have one id: ${ids.join(', ')}`
     for (const topic of TOPICS) {

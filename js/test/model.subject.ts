@@ -16,6 +16,7 @@ export const busSubject: MakeSubject = ({ platform }, transport) => {
       }
     },
     publish: (topic, data) => bus.publish(topic, data),
+    running: () => bus.state.getSnapshot().lifecycle === 'running',
     snapshot: () => bus.getClusterSnapshot(),
   }
 }

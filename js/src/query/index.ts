@@ -2,7 +2,8 @@
  * Live queries: rows that follow the database.
  *
  * # Consistency
- * The rows are always those of one commit, never a part of it. They are held against the server's checksum after each change; rows that have drifted are not shown, and are read anew.
+ * The rows are always those of one commit, never a part of it. What one commit changed in several queries of a client is in all of them before the first listener is called: patches wait for each other, up to a
+ * quarter of a second; not so for rows that are read or sent again. The rows are held against the server's checksum after each change; rows that have drifted are not shown, and are read anew.
  *
  * # Without a connection
  * The rows stay, as `stale`. On the next connection only what was missed is sent, where the server still has it.

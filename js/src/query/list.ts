@@ -77,7 +77,12 @@ export function patched(list: List, { version, ops }: PatchFrame): List | undefi
   return made(version, list._epoch, list._columns, entries, sum)
 }
 
+/** The checksum of the rows, as the server writes it. */
+export function digest(list: List): string {
+  return BigInt.asUintN(64, list._sum).toString(16).padStart(16, '0')
+}
+
 /** Whether the rows have the server's checksum. */
 export function agrees(list: List, sum: string): boolean {
-  return BigInt.asUintN(64, list._sum) === BigInt(`0x${sum}`)
+  return digest(list) === sum
 }

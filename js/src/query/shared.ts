@@ -1,9 +1,9 @@
 import { TidewireError } from '../error.js'
 import type { PatchFrame, RefusedFrame, ServerFrame, SnapshotFrame, UnsubscribedFrame, WireRow } from '../frames.js'
-import { createStore, disposer } from '../store.js'
+import { createListeners, disposer } from '../store.js'
 import { createTimer } from '../timer.js'
 import type { Hub } from './hub.js'
-import { agrees, fromSnapshot, type List, patched } from './list.js'
+import { agrees, digest, fromSnapshot, type List, patched } from './list.js'
 import type { QueryState } from './state.js'
 
 // A view that is replaced by another, or mounted twice, lets go and takes hold again within this time.
@@ -15,22 +15,26 @@ export function createSharedQuery(hub: Hub, name: string, input: unknown) {
   const { _queue: queue } = connection
   // Always the same: so the server handles an unsubscribe and what follows it in order.
   const sid = _nextSid()
-  const store = createStore<QueryState<WireRow>>({ kind: 'idle', rows: [] })
+  const listeners = createListeners()
+  let state: QueryState<WireRow> = { kind: 'idle', rows: [] }
   const lingerTimer = createTimer()
   const retryTimer = createTimer()
   let listening = 0
   let used = false
-  let qid: string | undefined // in the frames of this connection
   let list: List | undefined
   let waiting = true // patches are ignored until an answer or a snapshot
   let afresh = false // the next subscribe asks for a snapshot
   let distrusted = false // the snapshot already had another sum: asking again would not help
 
+  function set(next: typeof state): void {
+    state = next
+    hub._tell(listeners._emit)
+  }
+
   function show(): void {
     const rows = list?._rows ?? []
     const kind = !used || connection._stopped ? 'idle' : !list ? 'loading' : waiting ? 'stale' : 'live'
-    const before = store.getSnapshot()
-    if (before.kind !== kind || (list && before.rows !== rows)) store.set({ kind, rows })
+    if (state.kind !== kind || (list && state.rows !== rows)) set({ kind, rows })
   }
 
   /** Subscribes, or asks for what is missing. */
@@ -42,7 +46,7 @@ export function createSharedQuery(hub: Hub, name: string, input: unknown) {
       sid,
       query: name,
       input,
-      since: afresh ? { offset: 0, epoch: '' } : list && { offset: list._version, epoch: list._epoch },
+      since: afresh ? { offset: 0, epoch: '' } : list && { offset: list._version, epoch: list._epoch, sum: digest(list) },
     })
     show()
   }
@@ -91,22 +95,23 @@ export function createSharedQuery(hub: Hub, name: string, input: unknown) {
   function refused(frame: RefusedFrame | UnsubscribedFrame): void {
     const error = new TidewireError(frame.code ?? 'UNSUBSCRIBED', frame)
     const { retryAfterMs } = error
-    const rows = store.getSnapshot().rows
+    const { rows } = state
     waiting = true
-    if (retryAfterMs === undefined) store.set({ kind: 'refused', rows, error })
+    if (retryAfterMs === undefined) set({ kind: 'refused', rows, error })
     else {
       retryTimer._set(retryAfterMs, ask)
-      store.set({ kind: 'refused', rows, error, retryAt: Date.now() + retryAfterMs })
+      set({ kind: 'refused', rows, error, retryAt: Date.now() + retryAfterMs })
     }
   }
 
   const self = {
     name,
     drifts: 0,
-    getSnapshot: store.getSnapshot,
+    _qid: undefined as string | undefined,
+    getSnapshot: () => state,
 
     subscribe(listener: () => void): () => void {
-      const off = store.subscribe(listener)
+      const off = listeners._add(listener)
       listening++
       held()
       return disposer(() => {
@@ -120,11 +125,11 @@ export function createSharedQuery(hub: Hub, name: string, input: unknown) {
 
     // An answer may have been lost.
     _beat(): void {
-      if (waiting && store.getSnapshot().kind !== 'refused') ask()
+      if (waiting && state.kind !== 'refused') ask()
     },
 
     _lost(): void {
-      qid = undefined
+      self._qid = undefined
       waiting = true
       retryTimer._clear()
       show()
@@ -134,18 +139,20 @@ export function createSharedQuery(hub: Hub, name: string, input: unknown) {
       switch (frame.type) {
         case 'snapshot':
         case 'patch':
-          if (frame.qid === qid) take(frame)
+          if (frame.qid === self._qid) take(frame)
           return
         case 'subscribed':
           if (frame.sid !== sid) return
-          qid = frame.qid
+          self._qid = frame.qid
           waiting = !list || !frame.recovered // then a snapshot follows
+          // Another node may count otherwise.
+          if (list && !waiting && frame.epoch !== list._epoch) list = { ...list, _version: frame.offset as number, _epoch: frame.epoch as string }
           show()
           return
         case 'unsubscribed':
           // Without a code it is the answer to one that was followed by another subscribe.
           if (frame.sid === sid && frame.code) {
-            qid = undefined
+            self._qid = undefined
             refused(frame)
           }
           return
