@@ -79,7 +79,7 @@ func (en *Entry) delta(sum string) (f Frame, ok bool) {
 	defer en.snapMu.Unlock()
 	en.logMu.Lock()
 	version, win := en.version, en.win
-	if win == nil || bound.Query != win.q || win.q.Class == query.Rerun || win.capped {
+	if win == nil || bound.Query != win.q || win.q.Class == query.Rerun {
 		en.logMu.Unlock()
 		return f, false
 	}

@@ -45,7 +45,7 @@
 // # Policies
 //
 // A predicate over row and actor belongs into [query.Definition.Visible]: actors with the same attributes share an entry then. A [Policy] in Go makes entries of one actor each, reads on until there
-// are enough rows that it shows (16 pages at most), and its errors never hide a row or show one.
+// are enough rows that it shows (10 times [Options.MaxRows] are read at most, else it is [ErrRows]), and its errors never hide a row or show one.
 //
 // # Order and queues
 //

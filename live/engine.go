@@ -38,6 +38,9 @@ type template struct {
 	mu     chan struct{} // held while it is compiled
 	err    atomic.Pointer[error]
 	size   atomic.Int64 // about the bytes of a result
+
+	failures atomic.Uint64 // of the policy
+	warned   atomic.Int64  // when that was logged last
 }
 
 func (tp *template) refuse(err error) {

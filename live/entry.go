@@ -107,7 +107,6 @@ type result struct {
 	fence    feed.Fence
 	images   []*image
 	complete bool
-	capped   bool
 	boundary row.Row
 }
 
@@ -255,7 +254,6 @@ func (en *Entry) apply(j job, bound *query.Bound) {
 	ops := w.apply(touches, steps[:])
 	f, ok := en.patchLocked(ops)
 	err := en.boundsLocked()
-	capped := w.capped && ok
 	short, low := w.short(), w.low()
 	en.logMu.Unlock()
 	if ok {
@@ -270,8 +268,6 @@ func (en *Entry) apply(j job, bound *query.Bound) {
 		en.stall(true)
 	case low:
 		en.rereadAfter(0)
-	case capped:
-		en.rereadAfter(en.e.opts.Debounce)
 	}
 }
 
@@ -306,7 +302,6 @@ func (en *Entry) rereadAfter(d time.Duration) {
 // renew puts what was read in the place of the window.
 func (en *Entry) renew(res *result, captured []job, bound *query.Bound, newEpoch bool) {
 	next := newWindow(res.plan.q, res.images, res.complete, res.boundary)
-	next.capped = res.capped
 	failed, unknown := false, false
 	for _, j := range captured {
 		if res.fence.Includes(j.tx) {

@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/tidewire/tidewire/row"
 )
@@ -34,7 +35,7 @@ func (en *Entry) allows(t *row.Table, r row.Row) (visible bool, err error) {
 		switch {
 		case err != nil:
 			en.e.stats.policyErrors.Add(1)
-			en.e.log.Warn("a policy could not decide", "query", en.ident.t.def.Name, "error", err)
+			en.ident.t.undecided(en.e, err)
 		case !visible:
 			en.e.stats.denied.Add(1)
 		}
@@ -45,6 +46,16 @@ func (en *Entry) allows(t *row.Table, r row.Row) (visible bool, err error) {
 		}
 	}
 	return policy(en.actor, PolicyRow{t, r})
+}
+
+// undecided says that a policy could not decide, at most once in ten seconds for a query: bad data can make it fail for every row and every actor.
+func (tp *template) undecided(e *Engine, err error) {
+	n := tp.failures.Add(1)
+	now, last := e.now(), tp.warned.Load()
+	if last != 0 && now-last < int64(10*time.Second) || !tp.warned.CompareAndSwap(last, max(now, 1)) {
+		return
+	}
+	e.log.Warn("a policy could not decide", "query", tp.def.Name, "times", n, "error", err)
 }
 
 // held returns what the entry has of a row.

@@ -435,8 +435,8 @@ func (r *reads) finish(rd *reading, err error) {
 	e.fail(en, err)
 }
 
-// maxPages bounds the pages of one reading, for a policy that hides most rows.
-const maxPages = 16
+// mostRead bounds the rows of one reading, in MaxRows, for a policy that hides most of them.
+const mostRead = 10
 
 // reading is an entry that is being read.
 type reading struct {
@@ -449,6 +449,7 @@ type reading struct {
 	page   int     // how many are asked for at once
 	pages  int     // that have ended
 	rows   int     // of the page
+	total  int     // of all pages
 	beyond bool    // of which some were not looked at, as there are enough
 	after  row.Row // the last that was looked at
 	bytes  int
@@ -503,6 +504,7 @@ func (rd *reading) turn() (last bool) {
 	q, res := rd.plan.q, rd.res
 	limited := q.Definition.Limit > 0
 	rd.pages++
+	rd.total += rd.rows
 	res.complete = rd.rows < rd.page && !rd.beyond
 	switch {
 	case rd.err != nil:
@@ -511,18 +513,18 @@ func (rd *reading) turn() (last bool) {
 		rd.err = fmt.Errorf("%w: %s: more than %d rows", ErrRows, q.Definition.Name, rd.want-1)
 		return true
 	case res.complete || rd.full():
-	case rd.pages < maxPages:
+	case rd.total < mostRead*rd.en.e.opts.MaxRows:
 		if q.Order == nil { // it is read from the start again
 			res.images, rd.bytes = nil, 0
 			rd.page *= 2
+		} else {
+			rd.page = min(2*rd.page, max(rd.page, rd.en.e.opts.MaxRows))
 		}
 		rd.rows, rd.beyond = 0, false
 		return false
-	case !limited:
-		rd.err = fmt.Errorf("%w: %s: the policy hides most of it", ErrRows, q.Definition.Name)
+	default: // a part of it would be taken for the result
+		rd.err = fmt.Errorf("%w: %s: the policy hides most of the %d rows that were read", ErrRows, q.Definition.Name, rd.total)
 		return true
-	default:
-		res.capped = true
 	}
 	if !res.complete {
 		res.boundary = rd.after

@@ -65,7 +65,6 @@ type window struct {
 	// complete says that there are no rows but these. Else all rows up to boundary are here, and what stands behind it is not known.
 	complete bool
 	boundary row.Row
-	capped   bool   // reading stopped before there were enough rows
 	sum      uint64 // of the rows shown
 	bytes    int
 }
@@ -102,12 +101,12 @@ func (w *window) shown() int {
 
 // short reports whether rows are missing at the end of what is shown, or may be.
 func (w *window) short() bool {
-	return w.limit > 0 && !w.complete && !w.capped && len(w.slots) < w.limit
+	return w.limit > 0 && !w.complete && len(w.slots) < w.limit
 }
 
 // low reports whether the slack should be filled again.
 func (w *window) low() bool {
-	return w.limit > 0 && !w.complete && !w.capped && len(w.slots)-w.limit < w.slack/4
+	return w.limit > 0 && !w.complete && len(w.slots)-w.limit < w.slack/4
 }
 
 // fewRows is up to how many rows are looked through for a key: a map would cost more memory than most windows have.
@@ -284,7 +283,7 @@ func (w *window) trim() {
 		w.bytes -= s.img.size
 	}
 	w.slots = slices.Delete(w.slots, n, len(w.slots))
-	w.complete, w.boundary, w.capped = false, w.slots[n-1].img.row, false
+	w.complete, w.boundary = false, w.slots[n-1].img.row
 }
 
 // steps puts a patch in order. After the dels the list holds, in the right order, only rows that stay where they are, so that puts by rising index find their places. stale are rows that puts move: a

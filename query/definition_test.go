@@ -79,6 +79,7 @@ func TestS12_WhatIsRefused(t *testing.T) {
 		{posts(), query.Definition{Order: "org sideways"}, "order at 5: expected ,"},
 		{posts(), query.Definition{Order: "org COLLATE \"C\""}, "COLLATE is for columns of text"},
 		{posts(), query.Definition{Order: "title COLLATE \"de_DE\""}, "the collations of an order"},
+		{posts(), query.Definition{Visible: "org = $org"}, "what it may see is not"},
 		{posts(), query.Definition{Limit: -1}, "the limit is 0 to"},
 		{posts(), query.Definition{Limit: 100000}, "the limit is 0 to"},
 		{posts(), query.Definition{Columns: []string{"nope"}}, `no column "nope" to show`},

@@ -279,6 +279,9 @@ func (c *compiler) declare() error {
 // param notes the use of a parameter as a value of the type.
 func (c *compiler) param(o operand, t row.Type, list bool) arg {
 	name := o.text
+	if c.part == "visible" && !strings.HasPrefix(name, actorPrefix) {
+		c.fail(o.pos, "$%s is the subscriber's choice, and what it may see is not: $actor.%s?", name, name)
+	}
 	params := c.q.params
 	i := slices.IndexFunc(params, func(p param) bool { return p.name == name })
 	if i < 0 {
