@@ -32,6 +32,7 @@ type description struct {
 	Nodes       []node   // partitions on all levels
 	Covered     bool     // by the publication
 	Filtered    bool     // by a row filter or a column list
+	Lacking     string   // the publication, when it leaves kinds of changes out
 	ViaRoot     bool
 
 	types map[uint32]pgType
@@ -101,7 +102,7 @@ func (d *Database) describe(ctx context.Context, condition string, args ...strin
 			` AND i.indisvalid AND i.indimmediate AND k.ord <= i.indnkeyatts AND a.attrelid = c.oid AND a.attnum = k.num)`
 	}
 	sql := `
-WITH pub AS (SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = $1),
+WITH pub AS (SELECT oid, puballtables, pubviaroot, CASE WHEN NOT ` + publishesAll + ` THEN pubname END AS lacking FROM pg_publication WHERE pubname = $1),
 db AS (SELECT to_jsonb(d) AS j FROM pg_database d WHERE datname = current_database())
 SELECT json_build_object(
 	'oid', c.oid::int8, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind, 'persistence', c.relpersistence, 'identity', c.relreplident,
@@ -120,7 +121,7 @@ SELECT json_build_object(
 		WHERE t.level > 0 AND l.oid = t.relid AND i.inhrelid = t.relid AND a.attrelid = t.relid AND a.attnum = -1) END,
 	'covered', EXISTS (SELECT FROM pub WHERE puballtables) OR EXISTS (SELECT FROM pg_publication_rel r, pub WHERE r.prpubid = pub.oid AND r.prrelid = c.oid)` + namespace + `,
 	'filtered', EXISTS (SELECT FROM pg_publication_rel r, pub WHERE r.prpubid = pub.oid AND r.prrelid = c.oid AND coalesce(to_jsonb(r)->>'prqual', to_jsonb(r)->>'prattrs') IS NOT NULL),
-	'viaRoot', coalesce((SELECT pubviaroot FROM pub), false))
+	'lacking', (SELECT lacking FROM pub), 'viaRoot', coalesce((SELECT pubviaroot FROM pub), false))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE ` + condition
 	rows, err := d.catalog(ctx, sql, append([]string{d.opts.Publication}, args...)...)
 	if err != nil {
@@ -251,6 +252,8 @@ func (x *description) unfit() string {
 		return "it has no primary key that is checked at once: ALTER TABLE " + q + " ADD PRIMARY KEY (…)"
 	case x.Filtered:
 		return "the publication filters its rows or columns: ALTER PUBLICATION … DROP TABLE " + q + ", and add it again without"
+	case x.Lacking != "":
+		return "the publication leaves kinds of changes out: " + publishAll(x.Lacking)
 	}
 	return ""
 }

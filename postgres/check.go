@@ -167,12 +167,19 @@ func (d *Database) noPublication() Finding {
 func (d *Database) partialPublication() Finding {
 	return Finding{
 		CodePublication, true, "publication " + d.opts.Publication + " leaves kinds of changes out",
-		"ALTER PUBLICATION " + d.opts.Publication + " SET (publish = 'insert, update, delete, truncate')",
+		publishAll(d.opts.Publication),
 	}
 }
 
+// publishesAll is the condition over pg_publication that no kind of change is left out, and publishAll the statement that mends it.
+const publishesAll = `(pubinsert AND pubupdate AND pubdelete AND pubtruncate)`
+
+func publishAll(publication string) string {
+	return "ALTER PUBLICATION " + publication + " SET (publish = 'insert, update, delete, truncate')"
+}
+
 func (c *check) publication(ctx context.Context) {
-	rows := c.ask(ctx, `SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = $1`, c.d.opts.Publication)
+	rows := c.ask(ctx, `SELECT `+publishesAll+` FROM pg_publication WHERE pubname = $1`, c.d.opts.Publication)
 	switch {
 	case c.stop:
 	case len(rows) == 1 && rows[0][0] != "t":

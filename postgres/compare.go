@@ -19,6 +19,12 @@ func (d *Database) compare(ctx context.Context, alarm *alarm, wake chan<- struct
 		case <-t.C:
 		}
 		reason, err := d.moved(ctx)
+		if err == nil {
+			var other string
+			if other, err = d.republished(ctx); reason == "" { // after the tables, so that none is found unfit later for what it has seen
+				reason = other
+			}
+		}
 		switch {
 		case ctx.Err() != nil:
 			return

@@ -32,7 +32,8 @@
 // # Loss
 //
 // The sink is reset when something may be missing: a slot that is gone, lost, or was moved by somebody else; another system or timeline; a crash with unflushed reads; a transaction of more than
-// [Options.MaxTransaction] bytes; changes of the catalog that move rows without a change of a row: a table altered, dropped, taken out of the publication, a partition attached, detached or truncated.
+// [Options.MaxTransaction] bytes; changes of the catalog that move rows without a change of a row: a table altered, dropped, taken out of the publication, a partition attached, detached or truncated; a publication
+// that was altered or created anew: while it leaves kinds of changes out, its tables are refused, and when it has them again all is read again.
 // The catalog is compared at every heartbeat.
 //
 // # Bounds
@@ -42,5 +43,5 @@
 // # What it refuses
 //
 // A table without a primary key (or replica identity index), with row security for this role, partitions on their own, views, temporary and unlogged tables, parents of inheritance, and publications with row filters or
-// column lists: see [feed.ErrTableUnfit]. Databases in other encodings than UTF8. Servers before version 13.
+// column lists, or without every kind of change: see [feed.ErrTableUnfit]. Databases in other encodings than UTF8. Servers before version 13.
 package postgres

@@ -80,6 +80,7 @@ type Database struct {
 	lastXID   atomic.Uint64 // some recent 64-bit transaction id
 	begun     xidSet        // transactions of the stream that have begun to arrive
 
+	watch  watch // of Run
 	tables registry
 	ddl    sync.Mutex // held while a table is added to the publication
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tidewire/tidewire/feed"
@@ -15,13 +16,12 @@ const coverFor = 30 * time.Second
 
 // ensurePublication creates the publication when it is missing. It is created without publish_via_partition_root: changes then come under the name of the partition, with its own replica identity, and a TRUNCATE of
 // one partition comes at all. A publication with it works too.
+// One that leaves kinds of changes out makes all tables unfit.
 func (d *Database) ensurePublication(ctx context.Context) error {
-	rows, err := d.query(ctx, `SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = $1`, d.opts.Publication)
+	rows, err := d.query(ctx, `SELECT FROM pg_publication WHERE pubname = $1`, d.opts.Publication)
 	switch {
 	case err != nil:
 		return fmt.Errorf("postgres: publication: %w", err)
-	case len(rows) == 1 && rows[0][0] != "t":
-		return fatal(d.partialPublication())
 	case len(rows) == 1:
 		return nil
 	}
@@ -38,6 +38,44 @@ func (d *Database) ensurePublication(ctx context.Context) error {
 		return fatal(d.noPublication())
 	}
 	return fmt.Errorf("postgres: publication: %w", err)
+}
+
+// watch is what the catalog said last of the publication. It belongs to Run, and outlives its connections.
+type watch struct {
+	version string // changes with every ALTER of it, also when it was dropped and created anew
+	open    *fence // the transactions that ran when that was seen, until they have ended
+}
+
+// republished looks whether the publication was altered, and returns the reason for a reset when it was, and now publishes all: changes of before are missing. Of a transaction that was open then, what it changed before is
+// not in the stream either, but not to be read before it ends: then there is another reset.
+func (d *Database) republished(ctx context.Context) (reason string, err error) {
+	rows, err := d.query(ctx, `SELECT oid::text || '/' || xmin::text, `+publishesAll+`, pg_current_snapshot() FROM pg_publication WHERE pubname = $1`, d.opts.Publication)
+	if err != nil || len(rows) == 0 { // without it the stream ends, or its tables are not covered
+		return "", err
+	}
+	version, all := rows[0][0], rows[0][1] == "t"
+	now, err := parseFence(rows[0][2])
+	if err != nil {
+		return "", err
+	}
+	w := &d.watch
+	altered := w.version != "" && w.version != version
+	w.version = version
+	switch {
+	case altered:
+		w.open = now
+	case w.open == nil || slices.ContainsFunc(w.open.running, func(x uint64) bool { return !now.sees(x) }):
+		return "", nil
+	}
+	if !all { // its tables are unfit
+		return "", nil
+	}
+	reason = "the publication was altered"
+	if altered && len(now.running) > 0 {
+		return reason, nil
+	}
+	w.open = nil
+	return reason, nil
 }
 
 // cover adds a table to the publication. The lock waits for the transactions that have written to the table and keeps others out for the moment: what such a transaction wrote before would never be in the stream, and what it

@@ -128,6 +128,12 @@ func (r *runner) prepare(ctx context.Context) error {
 	if err := r.d.ensurePublication(ctx); err != nil {
 		return err
 	}
+	if !r.begun { // what is altered while a connection is lost, the comparison sees afterwards
+		r.d.watch = watch{}
+		if _, err := r.d.republished(ctx); err != nil {
+			return err
+		}
+	}
 	if !r.begun {
 		for _, n := range r.d.opts.Tables {
 			if _, err := r.d.Table(ctx, n); err != nil {

@@ -470,8 +470,8 @@ func (c *config) checkQueries() error {
 			return configError("queries[%d] %q: there is no entity %q", i, q.Name, q.Entity)
 		case strings.TrimSpace(q.Guard) == "":
 			return configError("queries[%d] %q: guard is missing; want public or an expression", i, q.Name)
-		case q.Limit < 0:
-			return configError("queries[%d] %q: limit is negative", i, q.Name)
+		case q.Limit < 0 || q.Limit > query.MaxLimit:
+			return configError("queries[%d] %q: limit is %d, want 0 to %d", i, q.Name, q.Limit, query.MaxLimit)
 		}
 		for k, p := range q.Input {
 			if p.Name == "" || p.Max < 0 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidewire/tidewire/postgres"
 	"github.com/tidewire/tidewire/query"
-	"github.com/tidewire/tidewire/row"
 )
 
 // doctorTime bounds what the doctor waits for.
@@ -78,7 +77,7 @@ func (c *doctorCmd) Run(ctx context.Context, p *program) error {
 	return nil
 }
 
-// database looks at the database and at the table of each live query.
+// database looks at the database, and declares what a server declares.
 func (d *doctor) database(ctx context.Context, cfg config, log *slog.Logger) {
 	if cfg.Database == "" {
 		d.say("ok", "database: none, so there are no live queries")
@@ -86,28 +85,28 @@ func (d *doctor) database(ctx context.Context, cfg config, log *slog.Logger) {
 	}
 	db, closeDB, err := openDatabase(ctx, cfg.Database, log)
 	if err != nil {
-		d.fail("", "%v", err)
+		d.failDatabase(err)
 		return
 	}
 	defer closeDB()
 	unfit := d.unwell
-	for _, q := range cfg.Queries {
-		name := tableName(q.From, db.Engine())
-		table, err := db.Table(ctx, name)
-		if err != nil {
-			d.fail("", "query %q: %v", q.Name, err)
+	bare := cfg
+	bare.Entities, bare.Queries = nil, nil // declared below, to see each that is refused
+	s, err := newServer(ctx, bare, false, &streams{}, db, log)
+	if err != nil {
+		d.fail("", "%v", err)
+		return
+	}
+	declared, refused := declareQueries(ctx, s.node, db, cfg)
+	for _, err := range refused {
+		d.failDatabase(err)
+	}
+	for _, q := range declared {
+		if q.Class == query.Rerun {
+			d.say("warn", "query %q is re-read on changes, not followed in memory: %s", q.Definition.Name, q.Reason)
 			continue
 		}
-		compiled, err := query.Compile(q.definition(), table)
-		if err != nil {
-			d.fail("", "%v", err)
-			continue
-		}
-		if compiled.Class == query.Rerun {
-			d.say("warn", "query %q is re-read on changes, not followed in memory: %s", q.Name, compiled.Reason)
-			continue
-		}
-		d.say("ok", "query %q: %s, table %s", q.Name, compiled.Class, table.Name)
+		d.say("ok", "query %q: %s, table %s", q.Definition.Name, q.Class, q.Table.Name)
 	}
 	if pg, ok := db.(*postgres.Database); ok {
 		for _, f := range pg.Check(ctx) {
@@ -124,13 +123,11 @@ func (d *doctor) database(ctx context.Context, cfg config, log *slog.Logger) {
 	}
 }
 
-// tableName is the name that a definition gives, with the engine's schema if it names none.
-func tableName(from string, engine row.Engine) row.Name {
-	if schema, table, ok := strings.Cut(from, "."); ok {
-		return row.Name{Schema: schema, Table: table}
+// failDatabase says what the database, or a declaration over it, lacks.
+func (d *doctor) failDatabase(err error) {
+	fix := ""
+	if errors.Is(err, errUnreachable) {
+		fix = "start the server, or correct database"
 	}
-	if engine == row.SQLite {
-		return row.Name{Schema: "main", Table: from}
-	}
-	return row.Name{Schema: "public", Table: from}
+	d.fail(fix, "%s", strings.Join(strings.Fields(err.Error()), " "))
 }

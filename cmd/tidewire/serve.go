@@ -70,7 +70,10 @@ func (c *serveCmd) Run(ctx context.Context, p *program) error {
 	var db feed.Database
 	if !c.PrintConfig {
 		var closeDB func()
-		if db, closeDB, err = openDatabase(ctx, cfg.Database, logger); err != nil {
+		if db, closeDB, err = awaitDatabase(ctx, cfg.Database, logger); err != nil {
+			if ctx.Err() != nil {
+				return nil // stopped before it began
+			}
 			return err
 		}
 		defer closeDB()
@@ -169,8 +172,8 @@ func newServer(ctx context.Context, cfg config, dev bool, kept *streams, db feed
 	if err := declare(node, cfg, dev); err != nil {
 		return nil, err
 	}
-	if err := declareQueries(ctx, node, db, cfg); err != nil {
-		return nil, err
+	if _, refused := declareQueries(ctx, node, db, cfg); len(refused) > 0 {
+		return nil, errors.Join(refused...)
 	}
 	if cfg.TLS.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)
