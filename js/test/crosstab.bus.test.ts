@@ -167,6 +167,65 @@ describe('facade', () => {
 })
 
 describe('lifecycle', () => {
+  test('X13: publish in the task that made the bus waits for the start that is due', async () => {
+    const { clock, server, open } = fixture()
+    const a = open()
+    a.want('t')
+    const sent = a.bus.publish('t', 1)
+    expect(lifecycle(a.bus)).toBe('starting')
+    await clock.advance(1000)
+    await sent
+    expect(a.data('t')).toEqual([1])
+    expect(server.doubles).toEqual([])
+    const idle = open({}, { autoStart: false })
+    await expect(idle.bus.publish('t', 1)).rejects.toMatchObject({ code: 'CLOSED' })
+    await clock.drain()
+    expect(lifecycle(idle.bus)).toBe('idle')
+  })
+
+  test('X01: a handler that an earlier one stopped is not called, nor any after the end', async () => {
+    for (const end of ['handler', 'bus', 'principal'] as const) {
+      const { server, open, settle } = fixture()
+      const a = open()
+      let off = () => {}
+      a.bus.subscribe('t', () => {
+        if (end === 'handler') off()
+        else if (end === 'bus') void a.bus.stop()
+        else void a.bus.setPrincipal('another')
+      })
+      off = a.want('t')
+      await settle()
+      server.publish('t', 1)
+      await settle()
+      expect([end, a.data('t')]).toEqual([end, []])
+    }
+  })
+
+  test('X30: a mode that there is not, and no active worker at all, are refused', () => {
+    const { open } = fixture()
+    expect(() => open({}, { mode: 'nonsense' as never })).toThrow(/DATA_INVALID.*nonsense/)
+    for (const maxActiveWorkers of [0, -1, Number.NaN]) expect(() => open({}, { maxActiveWorkers })).toThrow(`DATA_INVALID: maxActiveWorkers: ${maxActiveWorkers}`)
+  })
+
+  test('X02: the error of a connection is there while it is down, and gone when it is back', async () => {
+    const { open, settle } = fixture()
+    const a = open()
+    a.want('t')
+    let events: { status(status: 'disconnected' | 'connected', error?: unknown): void } | undefined
+    const start = a.transport.start.bind(a.transport)
+    a.transport.start = (config, its) => start(config, (events = its))
+    await settle()
+    const told: unknown[] = []
+    a.bus.onStatus((status, error) => told.push([status, (error as Error | undefined)?.message]))
+    events?.status('disconnected', new Error('the line is cut'))
+    await settle()
+    expect(a.bus.state.getSnapshot()).toMatchObject({ status: 'disconnected', error: { message: 'the line is cut' } })
+    events?.status('connected')
+    await settle()
+    expect(a.bus.state.getSnapshot()).not.toHaveProperty('error')
+    expect(told).toEqual([['disconnected', 'the line is cut'], ['connected', undefined]])
+  })
+
   test('X02: starts at the same time are one', async () => {
     const { open, settle } = fixture()
     const a = open({}, { autoStart: false })
@@ -522,6 +581,20 @@ describe('publications', () => {
     expect(cluster.server.doubles).toEqual([])
   })
 
+  test('X27: of several that begin further back before the topic is live, each gets all of its own', async () => {
+    const { server, open, settle } = fixture()
+    const a = open()
+    a.want('t')
+    await settle()
+    const first = range(1, 9).map((n) => server.publish('t', n))
+    await settle()
+    const b = open()
+    const seen: number[][] = [[], [], []]
+    for (const [i, from] of [undefined, first[1]?.position, first[5]?.position].entries()) b.bus.subscribe('t', (n) => seen[i]?.push(n as number), { from })
+    await settle()
+    expect(seen.slice(1)).toEqual([range(3, 9), range(7, 9)])
+  })
+
   test('X27: a position that the server does not know any more is lost, and the topic goes on', async () => {
     const { server, open, settle } = fixture({ history: 5 })
     const [a, b] = [open(), open()]
@@ -704,6 +777,22 @@ describe('what is told', () => {
     await clock.advance(6000)
     const after = events.find((event) => event.kind === 'metrics') as typeof metrics
     expect(after.latency.migration?.count).toBe(1)
+    expect(after.latency.migration?.max).toBeLessThan(1000)
+  })
+
+  test('X17: only a takeover is a migration: no first owner, and no new connection of the same one', async () => {
+    const { clock, server, open, settle } = fixture()
+    const events: TraceEvent[] = []
+    const a = open({}, { trace: (event) => events.push(event) })
+    a.want('t')
+    await settle()
+    for (let i = 0; i < 2; i++) {
+      server.drop()
+      await clock.advance(3000)
+    }
+    await clock.advance(6000)
+    const metrics = events.filter((event) => event.kind === 'metrics')
+    expect([metrics.length > 0, metrics.filter(({ latency }) => latency.migration)]).toEqual([true, []])
   })
 
   test('X16: the tab keeps its id over a refresh, a copy takes another', async () => {

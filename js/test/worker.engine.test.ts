@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest'
+import { CrossTabDataBus } from '../src/crosstab/index.js'
 import type { DataBusTransport, Position, Publication, TransportEvents } from '../src/crosstab/transport.js'
 import { createTestCluster, type TestCluster } from '../src/testing/index.js'
 import { Engine, type Session } from '../src/worker/engine.js'
 import { BUILD } from '../src/worker/messages.js'
-import { Log, SharedPage, upTo, workerCluster } from './worker.fixture.js'
+import { Log, SCRIPT, SharedPage, upTo, workerCluster } from './worker.fixture.js'
 
 async function done<T>(cluster: TestCluster, call: Promise<T>): Promise<T> {
   let settled = false
@@ -158,6 +159,122 @@ describe('one connection for all tabs', () => {
     ;(all[2] as SharedPage).token = () => Promise.reject(Object.assign(new Error(''), { code: 'SOCKET_UNAUTHENTICATED' }))
     await expect(credential()).rejects.toMatchObject({ code: 'SOCKET_UNAUTHENTICATED' })
     expect(asked).toHaveLength(2)
+  })
+
+  it('X25 a page that hangs holds nobody up: after 1 s the next one is asked too, and the first answer counts', async () => {
+    let ask: TransportEvents['credential']
+    const cluster = workerCluster({
+      transport: () => ({
+        start: (_, { credential }) => Promise.resolve(void (ask = credential)),
+        stop: () => Promise.resolve(),
+        subscribe() {},
+        unsubscribe() {},
+        publish: () => Promise.resolve(),
+      }),
+    })
+    const all = pages(cluster, 3)
+    for (const page of all) await started(cluster, page)
+    const [, b, c] = all as [SharedPage, SharedPage, SharedPage]
+    b.token = c.token = () => new Promise(() => {})
+    const before = cluster.clock.now
+    expect(await done(cluster, ask?.('connect') as Promise<string>)).toBe('token')
+    expect(cluster.clock.now - before).toBeLessThan(2500)
+    let answer = (_: string) => {}
+    c.token = () => new Promise((resolve) => (answer = resolve))
+    const second = ask?.('connect') as Promise<string>
+    await cluster.clock.advance(1500)
+    answer('late')
+    expect(await done(cluster, second)).toBe('late')
+  })
+
+  const open = (cluster: TestCluster) => {
+    const tab = cluster.tab()
+    return new CrossTabDataBus({ transport: cluster.transport(tab), platform: tab.platform, clusterKey: 'k', workerUrl: SCRIPT, mode: 'shared' })
+  }
+
+  it.each([
+    [20, 'what the worker keeps'],
+    [600, 'what the server keeps'],
+  ])('X27 a handler that begins further back, on a topic that the tab has, gets what lies between, and no other anything twice (%i: %s)', async (count) => {
+    const cluster = workerCluster()
+    const bus = open(cluster)
+    const first: number[] = []
+    const off = bus.subscribe<number>('t', (n) => first.push(n))
+    await cluster.clock.advance(1000)
+    expect(bus.mode).toBe('shared')
+    const sent = upTo(count).map((n) => cluster.server.publish('t', n))
+    await cluster.clock.advance(1000)
+    const late: number[] = []
+    // More is under way when it comes.
+    for (const n of [1, 2, 3]) cluster.server.publish('t', count + n)
+    bus.subscribe<number>('t', (n) => late.push(n), { from: sent[4]?.position })
+    await cluster.clock.advance(1000)
+    cluster.server.publish('t', count + 4)
+    await cluster.clock.advance(1000)
+    expect(late).toEqual(upTo(count + 4, 6))
+    expect(first).toEqual(upTo(count + 4))
+    // Within the linger.
+    off()
+    bus.unsubscribe('t')
+    cluster.server.publish('t', count + 5)
+    await cluster.clock.advance(50)
+    const again: number[] = []
+    bus.subscribe<number>('t', (n) => again.push(n), { from: sent.at(-1)?.position && { ...(sent.at(-1)?.position as Position), offset: (sent.at(-1)?.position?.offset ?? 0) + 4 } })
+    await cluster.clock.advance(1000)
+    expect(again).toEqual([count + 5])
+    expect(cluster.server.doubles).toEqual([])
+  })
+
+  it('X27 it does so whatever is under way when it comes', async () => {
+    for (let pace = 0; pace < 60; pace++) {
+      const cluster = workerCluster({ seed: pace + 1 })
+      const bus = open(cluster)
+      const first: number[] = []
+      bus.subscribe<number>('t', (n) => first.push(n))
+      await cluster.clock.advance(1000)
+      const sent = upTo(9).map((n) => cluster.server.publish('t', n))
+      await cluster.clock.advance(1000)
+      const late: number[] = []
+      for (let n = 10; n < 30; n++) {
+        cluster.server.publish('t', n)
+        await cluster.clock.advance(pace % 3)
+        if (n === 10 + (pace % 20)) bus.subscribe<number>('t', (n) => late.push(n), { from: sent[4]?.position })
+      }
+      await cluster.clock.advance(1000)
+      expect([pace, first, late]).toEqual([pace, upTo(29), upTo(29, 6)])
+    }
+  })
+
+  it('X27 it does so before the tab was told where its topic is', async () => {
+    for (let pace = 0; pace < 60; pace++) {
+      const cluster = workerCluster({ seed: pace + 1 })
+      const [a, b] = [open(cluster), open(cluster)]
+      a.subscribe('t', () => {})
+      await cluster.clock.advance(1000)
+      const sent = upTo(9).map((n) => cluster.server.publish('t', n))
+      await cluster.clock.advance(1000)
+      for (let n = 10; n < 20; n++) cluster.server.publish('t', n)
+      await cluster.clock.advance((pace % 5) / 2)
+      b.subscribe('t', () => {})
+      const late: number[] = []
+      await cluster.clock.advance(pace / 10)
+      b.subscribe<number>('t', (n) => late.push(n), { from: sent[4]?.position })
+      await cluster.clock.advance(1000)
+      expect([pace, late]).toEqual([pace, upTo(19, 6)])
+    }
+  })
+
+  it('X02 what was wrong is gone from the state when the worker is back', async () => {
+    const cluster = workerCluster()
+    const bus = open(cluster)
+    await cluster.clock.advance(1000)
+    cluster.workers[0]?.kill()
+    let seen: unknown
+    bus.onStatus((_, error) => (seen ??= error))
+    await cluster.clock.advance(10_000)
+    expect(seen).toMatchObject({ code: 'WORKER_LOST' })
+    expect(bus.state.getSnapshot()).toMatchObject({ status: 'connected' })
+    expect(bus.state.getSnapshot()).not.toHaveProperty('error')
   })
 })
 

@@ -20,11 +20,11 @@ export interface DataBusOptions<Config = unknown> extends ClusterOptions, Cluste
   readonly transport: DataBusTransport<Config>
   /** What the transport is started with. */
   readonly config?: Config | undefined
-  /** The best rung of the ladder that is tried. Default `auto`: `shared` if a worker is given, else `coordinated`. */
+  /** The best rung of the ladder that is tried. Default `auto`: `shared` if a worker is given, else `coordinated`. Another word throws DATA_INVALID. */
   readonly mode?: Mode | 'auto' | undefined
   /** `ttl`: heartbeats although there are locks. Firefox keeps no page that uses locks in its back/forward cache. Default `auto`. */
   readonly liveness?: 'auto' | 'locks' | 'ttl' | undefined
-  /** Starts by itself, in a microtask. Default true. */
+  /** Starts by itself, in a microtask, or with a publication before that. Default true. */
   readonly autoStart?: boolean | undefined
   /** How many message ids of a topic are remembered: one that comes again is not handed on. Zero: none. Default 1024. */
   readonly dedupeWindow?: number | undefined
@@ -70,6 +70,7 @@ export interface BusState {
   readonly mode: Mode | undefined
   /** Why it is on no higher one. Empty: it is on the highest. */
   readonly modeReason: string
+  /** What is wrong with the connection. Absent when it is connected. */
   readonly error?: unknown
 }
 
@@ -101,7 +102,10 @@ const MAX_COOLDOWN_MS = 30_000
 const LADDER: readonly Mode[] = ['shared', 'coordinated', 'coordinated-ttl', 'local']
 
 function createBus<Config>(options: DataBusOptions<Config>) {
-  const { platform = browserPlatform(), mode = 'auto', dedupeWindow = 1024, lingerMs = 100 } = options
+  const { platform = browserPlatform(), mode = 'auto', dedupeWindow = 1024, lingerMs = 100, autoStart = true, maxActiveWorkers = 1 } = options
+  const first = mode === 'auto' ? 0 : LADDER.indexOf(mode)
+  if (first < 0) throw new TidewireError('DATA_INVALID', { cause: `mode: ${mode}` })
+  if (!(maxActiveWorkers >= 1)) throw new TidewireError('DATA_INVALID', { cause: `maxActiveWorkers: ${maxActiveWorkers}` })
   let { config, principal } = options
   const subscriptions = new Map<string, Subscription>()
   const listeners = createListeners<[TransportStatus, unknown?]>()
@@ -126,7 +130,9 @@ function createBus<Config>(options: DataBusOptions<Config>) {
 
   function set(change: Partial<BusState>): void {
     const before = state()
-    const after = { ...before, ...change }
+    const { error, ...rest } = { ...before, ...change }
+    // What was wrong is over with the next connection.
+    const after: BusState = error === undefined || rest.status === 'connected' ? rest : { ...rest, error }
     store.set(after)
     if (after.lifecycle !== before.lifecycle) trace._say(after.lifecycle, after.error)
     if (after.status !== before.status || change.error !== undefined) listeners._emit(after.status, change.error)
@@ -214,9 +220,7 @@ function createBus<Config>(options: DataBusOptions<Config>) {
   /** Starts. What starts by itself does not fail: it tries again. */
   function open(asked = false): Promise<void> {
     const mine = ++turn
-    const { error: _, ...rest } = state()
-    store.set(rest)
-    set({ lifecycle: 'starting', status: 'connecting' })
+    set({ lifecycle: 'starting', status: 'connecting', error: undefined })
     const running = run(mine, asked).finally(() => {
       if (starting === running) starting = undefined
     })
@@ -226,7 +230,6 @@ function createBus<Config>(options: DataBusOptions<Config>) {
   async function run(mine: number, asked: boolean): Promise<void> {
     await ending
     const reasons: string[] = []
-    const first = mode === 'auto' ? 0 : LADDER.indexOf(mode)
     for (const rung of LADDER.slice(first)) {
       if (mine !== turn) return
       const lacks = missing(rung)
@@ -377,7 +380,7 @@ function createBus<Config>(options: DataBusOptions<Config>) {
   /** The furthest that all handlers of a topic have come. */
   function resume(each: Subscription): Position | undefined {
     let least = each._at
-    for (const { _at } of each._handlers) if (_at && least && reached(_at, least)) least = _at
+    for (const { _at } of each._handlers) if (_at && !(least && !reached(_at, least))) least = _at
     return least
   }
 
@@ -388,12 +391,18 @@ function createBus<Config>(options: DataBusOptions<Config>) {
 
   function dispatch(topic: string, publication: Publication, { generation = 0, replayed = false } = {}): void {
     const each = subscriptions.get(topic)
-    if (!each?._handlers.size) return
+    if (!each) return
     const { id, position, data } = publication
+    // Without handlers too: the next one may want it.
+    if (position && further(each._at, position)) each._at = position
+    if (!each._handlers.size) return
     if (id !== undefined && dedupeWindow && again(each._ids, id, position)) return trace._count('duplicates')
     const meta: MessageMeta = { topic, ...(id !== undefined && { id }), ...(position && { position }), generation, replayed }
-    if (position && further(each._at, position)) each._at = position
+    const mine = turn
     for (const handler of [...each._handlers]) {
+      // A handler may have stopped others, or the bus.
+      if (mine !== turn) return
+      if (!each._handlers.has(handler)) continue
       if (position) {
         if (!further(handler._at, position)) continue
         handler._at = position
@@ -425,12 +434,13 @@ function createBus<Config>(options: DataBusOptions<Config>) {
   function subscribe<Data>(topic: string, handler: MessageHandler<Data>, { from, signal }: TopicOptions = {}): () => void {
     if (signal?.aborted) return () => {}
     let each = subscriptions.get(topic)
+    const least = each && resume(each)
     const handlerOf: Handler = { _call: handler as MessageHandler, _at: from ?? each?._at }
     if (!each) {
       each = { _handlers: new Set(), _ids: new Map(), _at: from, _linger: undefined }
       subscriptions.set(topic, each)
       coordinator?.subscribe(topic, from)
-    } else if (from && !(each._at && reached(each._at, from))) coordinator?.subscribe(topic, from)
+    } else if (from && !(least && reached(least, from))) coordinator?.subscribe(topic, from)
     each._linger?.()
     each._linger = undefined
     each._handlers.add(handlerOf)
@@ -444,7 +454,10 @@ function createBus<Config>(options: DataBusOptions<Config>) {
     each._linger = platform.after(lingerMs, () => drop(topic, each))
   }
 
-  if (options.autoStart ?? true) platform.soon(() => state().lifecycle === 'idle' && start().catch(() => {}))
+  const begin = () => {
+    if (autoStart && state().lifecycle === 'idle') start().catch(() => {})
+  }
+  platform.soon(begin)
 
   return {
     state: store as Observable<BusState>,
@@ -453,6 +466,7 @@ function createBus<Config>(options: DataBusOptions<Config>) {
     subscribe,
     setPrincipal,
 
+    /** Resolves with the connection. Without autoStart it waits for start. */
     ready(): Promise<void> {
       const { lifecycle, status, error } = state()
       if (lifecycle === 'running' && status === 'connected') return Promise.resolve()
@@ -467,6 +481,8 @@ function createBus<Config>(options: DataBusOptions<Config>) {
 
     async publish(topic: string, data: unknown, publishOptions?: PublishOptions): Promise<void> {
       checkData(data)
+      // It may be about to start by itself.
+      begin()
       await starting
       if (!coordinator) throw new TidewireError('CLOSED')
       return coordinator.publish(topic, data, publishOptions)

@@ -128,6 +128,8 @@ export function createOwning<Config>(
     /** The lock, or the lease, is this worker's. */
     _take(t: Topic, fence: boolean, given?: WorkerRoute): void {
       trace._say('own', t._name)
+      // The lock may be there before the word of the owner's end.
+      if (t._route?.confirmedAt) t._moving = now()
       issue(t, given?.generation, given?.handoffFromWorkerId ?? t._handoff)
       if (fence || t._stray) {
         t._fence = t._generation
@@ -204,7 +206,8 @@ export function createOwning<Config>(
       }
       t._live = true
       const missing = lost || hole || (!position && t._generation + +t._told > 1)
-      trace._sample('migration', now() - t._since)
+      if (t._moving !== undefined) trace._sample('migration', now() - t._moving)
+      t._moving = undefined
       confirm(t, { lost: missing })
       reading._settle(t, { ...ownedOf(t), lost: missing })
       tell()

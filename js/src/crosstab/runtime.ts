@@ -22,7 +22,7 @@ import { createUplink, type Uplink } from './uplink.js'
 
 /** What a cluster may be tuned with. */
 export interface ClusterTuning {
-  /** How many workers take new topics, and keep a connection. Default 3. */
+  /** How many workers take new topics, and keep a connection: at least 1. Default 3. */
   readonly maxActiveWorkers?: number | undefined
   /** How often a worker says that it is there, in milliseconds. Default 3000. */
   readonly heartbeatIntervalMs?: number | undefined
@@ -174,14 +174,15 @@ export function createRuntime<Config>(options: WorkerClusterOptions<Config>) {
   }
 
   /** How the connections are that this tab's topics come through: the worst of them. */
-  function tell(error?: unknown): void {
+  function tell(error?: unknown, failed = false): void {
     const ways = new Set<TransportStatus>()
     for (const t of topics.values()) if (t._wanted) ways.add(t._owned ? uplink._status : (ownerOf(t)?._record.status ?? 'connecting'))
     if (!ways.size) ways.add(active ? uplink._status : ([...workers.values()].find((w) => w._record.status === 'connected')?._record.status ?? 'connecting'))
     const worst = (['error', 'disconnected', 'connecting', 'connected'] as const).find((status) => ways.has(status)) as TransportStatus
     if (worst === told && !error) return
     told = worst
-    events.status(error ? 'error' : worst, error)
+    // What is wrong here is nothing to a tab whose topics come through others, unless it is to come back.
+    events.status(failed ? 'error' : worst, failed || worst !== 'connected' ? error : undefined)
   }
 
   // What it knows.
@@ -258,8 +259,8 @@ export function createRuntime<Config>(options: WorkerClusterOptions<Config>) {
     }
     down = status === 'connected' ? undefined : (down ?? now())
     announce()
-    if (status === 'error' && phase === 'open') tell(error ?? new TidewireError('CONNECTION_FAILED'))
-    else tell()
+    const failed = status === 'error' && phase === 'open'
+    tell(error ?? (failed ? new TidewireError('CONNECTION_FAILED') : undefined), failed)
   }
 
   // What other workers say.

@@ -28,6 +28,8 @@ export interface Topic {
   _known: boolean
   /** Since when it has no owner. */
   _since: number
+  /** Since when it is on its way to another owner, until that one has it. */
+  _moving: number | undefined
   /** The last owner left in order: its id. Or it is taken for dead, and may not be. */
   _handoff: string | undefined
   _stray: boolean
@@ -75,6 +77,7 @@ export const createTopic = (name: string, key: string, now: number): Topic => ({
   _route: undefined,
   _known: false,
   _since: now,
+  _moving: undefined,
   _handoff: undefined,
   _stray: false,
   _target: '',
@@ -137,7 +140,7 @@ export function kept(t: Topic, from: Position): Publication[] | undefined {
 export function lose(t: Topic, now: number, route?: WorkerRoute): void {
   t._route = route
   t._known = false
-  t._since = now
+  t._since = t._moving = now
   t._target = ''
   t._asked = -Infinity
 }

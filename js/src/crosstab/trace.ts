@@ -17,7 +17,7 @@ export type TraceEvent =
       readonly at: number
       /** How often each thing happened: published, received, dispatched, duplicates, retries … */
       readonly counts: Readonly<Record<string, number>>
-      /** delivery: from the owner to this tab's handlers; ack: from SUBSCRIBE to the owner's answer; migration: from an owner's end to the next one's first word from the server. */
+      /** delivery: from the owner to this tab's handlers; ack: from SUBSCRIBE to the owner's answer; migration: from an owner's end to the next one's first word from the server, in the tab that takes over. */
       readonly latency: Readonly<Record<string, Latency>>
     }
 

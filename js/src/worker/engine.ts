@@ -18,7 +18,7 @@ import type { Wake } from '../wake.js'
  * The transport is started with the first session and stopped with the last, never twice at once. When it gave up it is started again by the next session that joins.
  */
 export interface EngineOptions {
-  readonly platform: Pick<Platform, 'soon'>
+  readonly platform: Pick<Platform, 'soon' | 'after'>
   readonly transport: DataBusTransport
   readonly config: unknown
   /** False: no ring, because what is handed over is moved away. Default true. */
@@ -32,6 +32,8 @@ export interface SessionEvents extends TransportEvents {
   topics?(topics: readonly string[]): void
 }
 
+/** A page that gives no credential for so long may be frozen: the next one is asked too. */
+const HUNG_MS = 1000
 const RING_COUNT = 256
 const RING_BYTES = 1 << 18
 const RINGS_BYTES = 1 << 22
@@ -184,19 +186,36 @@ export class Engine {
       if (!retry) this.#drop(topic)
       for (const session of topic.cursors.keys()) this.#sessions.get(session)?.refused(name, error, retry)
     },
-    credential: async (reason) => {
-      let failure: unknown = new TidewireError('TOKEN_UNAVAILABLE', { cause: 'no page to ask' })
-      // One page after another: the newest is the likeliest to be awake.
-      for (const events of [...this.#sessions.values()].reverse()) {
-        try {
-          return await events.credential(reason)
-        } catch (error) {
-          failure = error
-          if ((error as Partial<TidewireError> | undefined)?.code === 'SOCKET_UNAUTHENTICATED') break
+    credential: (reason) =>
+      new Promise((resolve, reject) => {
+        // One page after another: the newest is the likeliest to be awake.
+        const pages = [...this.#sessions.values()].reverse()
+        let unanswered = pages.length
+        let late = () => {}
+        const end = () => {
+          late()
+          pages.length = 0
         }
-      }
-      throw failure
-    },
+        const next = () => {
+          late()
+          const page = pages.shift()
+          if (!page) return
+          late = this.#options.platform.after(HUNG_MS, next)
+          page.credential(reason).then(
+            (token) => {
+              end()
+              resolve(token)
+            },
+            (error) => {
+              if (--unanswered && (error as Partial<TidewireError> | undefined)?.code !== 'SOCKET_UNAUTHENTICATED') return next()
+              end()
+              reject(error)
+            },
+          )
+        }
+        if (!unanswered) reject(new TidewireError('TOKEN_UNAVAILABLE', { cause: 'no page to ask' }))
+        next()
+      }),
   }
 
   #setStatus(status: TransportStatus, error?: unknown): void {

@@ -123,8 +123,10 @@ export class WorkerLink {
   }
 
   subscribe(topic: string, from?: Position): void {
-    if (this.#wants.has(topic)) return
-    this.#wants.set(topic, { at: from, missed: false, live: false })
+    const want = this.#wants.get(topic)
+    if (want && !from) return
+    // What is wanted already begins anew there.
+    this.#wants.set(topic, { at: from, missed: !!want?.missed, live: false })
     this.#post({ call: 'subscribe', topic, ...(from && { from }) })
   }
 
@@ -254,6 +256,8 @@ export class WorkerLink {
     const want = this.#wants.get(topic)
     if (!want) return
     if (item.on === 'subscribed') {
+      // Said before the topic was wanted from further back.
+      if (!item.lost && ahead(item.position, want.at, 0)) return
       const lost = item.lost || want.missed
       Object.assign(want, { at: item.position, live: true, missed: false })
       events.subscribed(topic, item.position, lost)
@@ -264,6 +268,8 @@ export class WorkerLink {
       for (const publication of item.list) {
         // A handler may have let go of it.
         if (this.#wants.get(topic) !== want) return
+        // The worker leaves nothing out: this was under way when the topic was wanted from further back, and comes again.
+        if (ahead(publication.position, want.at, 1)) continue
         want.at = publication.position
         events.publication(topic, publication)
       }
@@ -347,6 +353,9 @@ export class WorkerLink {
     this.#lock = undefined
   }
 }
+
+/** Whether a position is more than so many behind another one, on the same way. */
+const ahead = (position: Position | undefined, at: Position | undefined, by: number) => !!position && position.epoch === at?.epoch && position.offset > at.offset + by
 
 type DistributiveOmit<T, K extends PropertyKey> = T extends unknown ? Omit<T, K> : never
 
