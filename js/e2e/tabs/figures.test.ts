@@ -103,7 +103,7 @@ describe('figures', () => {
     expect(quantile(later, 0.5)).toBeLessThanOrEqual(LONG ? 1 : 3)
   })
 
-  it('X12: 100,000 small publications a second to five tabs', async () => {
+  it(`X12: ${LONG ? '100,000' : '20,000'} small publications a second to five tabs`, async () => {
     const topic = 'plain.feed'
     const world = await World.open(browser, server, 'coordinated')
     const owner = await world.tab({ topics: [topic], feed: true })
@@ -111,12 +111,14 @@ describe('figures', () => {
     expect(await world.owner(topic)).toBe(owner)
     await owner.show()
     const start = performance.now()
-    const last = await owner.eval((topic) => window.tabs.feed(topic, 100_000, 3000), topic)
+    // Nothing holds a page up that makes more than others can take, and without a history what a slow one cannot take is lost: in full only where there is nothing else to do.
+    const rate = LONG ? 100_000 : 20_000
+    const last = await owner.eval((topic, rate) => window.tabs.feed(topic, rate, 3000), topic, rate)
     const sent = performance.now() - start
     for (const tab of world.tabs) await world.complete(tab, topic, last)
     const took = performance.now() - start
     console.log(`${last} publications to five tabs: made in ${sent.toFixed(0)} ms, handled by all after ${took.toFixed(0)} ms: ${((last / took) * 1000).toFixed(0)} a second`)
-    expect(last).toBeGreaterThanOrEqual(300_000)
+    expect(last).toBeGreaterThanOrEqual(3 * rate)
     if (LONG) expect((last / took) * 1000).toBeGreaterThan(90_000)
   }, 60_000)
 
